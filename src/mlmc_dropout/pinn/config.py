@@ -1,0 +1,232 @@
+"""A training run as a value: every number that determines the weights, read from and written to TOML.
+
+A config file states only what differs from a profile of its problem:
+
+    problem = "boundary-layer"
+    epochs = 1000
+
+    [network]
+    width = 32
+
+The values are those of the profile ``"paper"`` unless ``profile = "quick"`` says otherwise. Unknown
+keys and values of the wrong type are refused by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+
+from mlmc_dropout.errors import ConfigError
+from mlmc_dropout.pinn.networks import ACTIVATIONS, STARTS
+from mlmc_dropout.pinn.problem import Problem
+
+__all__ = ["PROFILES", "Config", "Network", "Optimizer", "Uzawa", "at_least", "dump", "parse", "positive"]
+
+PROFILES = ("paper", "quick")
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_T = TypeVar("_T")
+
+
+def positive(owner: object, *names: str) -> None:
+    """Refuse fields of ``owner`` that are not positive and finite."""
+    for name in names:
+        number = getattr(owner, name)
+        if not (math.isfinite(number) and number > 0):
+            raise ConfigError(f"{name} must be a positive number: got {number!r}")
+
+
+def at_least(owner: object, minimum: int, *names: str) -> None:
+    """Refuse fields of ``owner`` below ``minimum``."""
+    for name in names:
+        number = getattr(owner, name)
+        if number < minimum:
+            raise ConfigError(f"{name} must be at least {minimum}: got {number!r}")
+
+
+def _one_of(owner: object, name: str, choices: Mapping[str, object] | tuple[str, ...]) -> None:
+    choice = getattr(owner, name)
+    if choice not in choices:
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}: got {choice!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Hidden ``width`` and ``depth``, ``activation``, ``dropout`` rate, and how the weights ``start``."""
+
+    width: int
+    depth: int
+    activation: str
+    dropout: float
+    start: str
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "width", "depth")
+        _one_of(self, "activation", ACTIVATIONS)
+        _one_of(self, "start", STARTS)
+        if not 0.0 <= self.dropout < 1.0:
+            raise ConfigError(f"dropout must lie in [0, 1): got {self.dropout!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """Adam, its learning rate multiplied by ``decay`` every ``decay_every`` epochs.
+
+    >>> Optimizer(learning_rate=1e-3, decay=0.5, decay_every=100).rate(epoch=250)
+    0.00025
+    """
+
+    learning_rate: float
+    decay: float
+    decay_every: int
+
+    def __post_init__(self) -> None:
+        positive(self, "learning_rate", "decay")
+        at_least(self, 1, "decay_every")
+
+    def rate(self, epoch: int) -> float:
+        return self.learning_rate * float(self.decay ** (epoch // self.decay_every))
+
+
+@dataclass(frozen=True, slots=True)
+class Uzawa:
+    """The multiplier moves by ``rho`` times the residual of the constraint every ``every`` epochs.
+
+    The residual is that of ``lag_passes`` fresh passes; with 0, that of the passes of the loss.
+    """
+
+    rho: float
+    every: int
+    lag_passes: int
+
+    def __post_init__(self) -> None:
+        at_least(self, 0, "rho", "lag_passes")
+        at_least(self, 1, "every")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that determines a training run.
+
+    ``repeats``: passes averaged in every epoch. ``window``: epochs over which losses are averaged
+    before they are logged, compared and checkpointed. ``keep``: the weights at the end of the
+    ``"last"`` window or of the ``"best"`` one, that with the lowest average loss.
+    """
+
+    equation: Problem
+    epochs: int
+    keep: str
+    network: Network
+    optimizer: Optimizer
+    uzawa: Uzawa
+    seed: int = 0
+    points: int = 200
+    repeats: int = 5
+    window: int = 50
+    dtype: str = "float32"
+    compile: bool = True
+    checkpoint_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "epochs", "repeats", "window")
+        at_least(self, 0, "seed", "checkpoint_seconds")
+        at_least(self, 2, "points")
+        _one_of(self, "keep", ("best", "last"))
+        _one_of(self, "dtype", _DTYPES)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return _DTYPES[self.dtype]
+
+    def shortened(self) -> Config:
+        """The quick profile: the same problem, small enough for a test."""
+        return replace(
+            self,
+            epochs=200,
+            points=20,
+            window=10,
+            compile=False,
+            network=replace(self.network, width=8),
+            uzawa=replace(self.uzawa, every=10, lag_passes=min(self.uzawa.lag_passes, 4)),
+        )
+
+
+def parse(text: str, problems: Mapping[str, type[Problem]], problem: str | None = None) -> Config:
+    """The config that a TOML ``text`` states; ``problem`` is the one asked for, if any."""
+    try:
+        stated = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the config is not valid TOML: {error}") from error
+    name = stated.pop("problem", problem)
+    if name is None:
+        raise ConfigError(f"the config names no problem; add  problem = \"...\", one of {', '.join(problems)}")
+    if problem is not None and name != problem:
+        raise ConfigError(f"the config is for the problem {name!r}, not {problem!r}; use a config of the latter")
+    profile = stated.pop("profile", "paper")
+    if profile not in PROFILES:
+        raise ConfigError(f"profile must be one of {', '.join(PROFILES)}: got {profile!r}")
+    if name not in problems:
+        raise ConfigError(f"unknown problem {name!r}; known: {', '.join(problems)}")
+    return _merged(problems[name].profile(profile), stated, "")
+
+
+def _merged(base: _T, stated: Mapping[str, Any], where: str) -> _T:
+    """``base`` with the ``stated`` fields replaced; ``where`` is the path of the section, for messages."""
+    assert is_dataclass(base) and not isinstance(base, type)
+    names = [field.name for field in fields(base)]
+    changes: dict[str, Any] = {}
+    for key, given in stated.items():
+        if key not in names:
+            raise ConfigError(_unknown(where + key, key, names))
+        changes[key] = _checked(getattr(base, key), given, where + key)
+    try:
+        return replace(base, **changes)
+    except ConfigError as error:
+        raise ConfigError(where + str(error)) from None
+
+
+def _unknown(path: str, key: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(key, names, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(names)}"
+    return f"unknown key {path!r}; {hint}"
+
+
+def _checked(current: object, given: object, path: str) -> object:
+    """``given`` if it has the type of ``current``; an integer may stand for a float."""
+    if is_dataclass(current) and isinstance(given, dict):
+        return _merged(current, given, path + ".")
+    if isinstance(current, float) and type(given) is int:
+        return float(given)
+    if type(given) is not type(current):
+        wanted = "a section" if is_dataclass(current) else type(current).__name__
+        raise ConfigError(f"{path} must be {wanted}: got {given!r} ({type(given).__name__})")
+    if isinstance(given, float) and not math.isfinite(given):
+        raise ConfigError(f"{path} must be finite: got {given!r}")
+    return given
+
+
+def dump(config: Config) -> str:
+    """``config`` as TOML, complete: every value is stated, whatever a profile may say later."""
+    lines = [f"problem = {json.dumps(config.equation.name)}"]
+    sections: list[str] = []
+    for field in fields(config):
+        entry = getattr(config, field.name)
+        if is_dataclass(entry) and not isinstance(entry, type):
+            table = dataclasses.asdict(entry)
+            sections += ["", f"[{field.name}]", *(f"{key} = {_literal(part)}" for key, part in table.items())]
+        else:
+            lines.append(f"{field.name} = {_literal(entry)}")
+    return "\n".join([*lines, *sections]) + "\n"
+
+
+def _literal(entry: object) -> str:
+    """A TOML literal; JSON's agree with TOML's for text, booleans and integers, ``repr`` for floats."""
+    return repr(entry) if isinstance(entry, float) else json.dumps(entry)

@@ -1,0 +1,121 @@
+"""Telling the user how a training run goes: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+__all__ = ["Bar", "Lines", "Progress", "Silent", "automatic"]
+
+
+class Progress(Protocol):
+    """Shown while it is entered; ``update`` is called after every window."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+
+    def begin(self, done: int, epochs: int) -> None: ...
+
+    def update(self, done: int, losses: Mapping[str, float]) -> None: ...
+
+    def say(self, line: str) -> None: ...
+
+
+def automatic() -> Progress:
+    """A bar if stderr is a terminal and rich is installed, lines otherwise."""
+    if sys.stderr.isatty():
+        try:
+            return Bar()
+        except ImportError:
+            pass
+    return Lines()
+
+
+class Silent:
+    """Nothing is shown."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        return None
+
+    def begin(self, done: int, epochs: int) -> None:
+        """Nothing to show."""
+
+    def update(self, done: int, losses: Mapping[str, float]) -> None:
+        """Nothing to show."""
+
+    def say(self, line: str) -> None:
+        """Nothing to show."""
+
+
+class Lines(Silent):
+    """A line on stderr now and then, for logs."""
+
+    def __init__(self, every_seconds: float = 10.0) -> None:
+        self._every = every_seconds
+        self._first = self._epochs = 0
+        self._started = self._shown = time.monotonic()
+
+    def begin(self, done: int, epochs: int) -> None:
+        self._first, self._epochs = done, epochs
+        self._started = time.monotonic()
+        self._shown = self._started - self._every
+
+    def update(self, done: int, losses: Mapping[str, float]) -> None:
+        now = time.monotonic()
+        if now - self._shown < self._every and done < self._epochs:
+            return
+        self._shown = now
+        left = (now - self._started) / max(done - self._first, 1) * (self._epochs - done)
+        self.say(f"epoch {done}/{self._epochs}  {_terms(losses)}  {_clock(left)} left")
+
+    def say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+
+class Bar(Silent):
+    """A progress bar on stderr, with losses and the time left."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[losses]}"), TimeRemainingColumn())
+        self._bar = RichProgress(*columns, console=Console(stderr=True))
+        self._task: Any = None
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def begin(self, done: int, epochs: int) -> None:
+        self._task = self._bar.add_task("", total=epochs, completed=done, losses="")
+
+    def update(self, done: int, losses: Mapping[str, float]) -> None:
+        self._bar.update(self._task, completed=done, losses=_terms(losses))
+
+    def say(self, line: str) -> None:
+        self._bar.console.print(line, markup=False, highlight=False)
+
+
+def _terms(losses: Mapping[str, float]) -> str:
+    return " ".join(f"{name} {loss:.2e}" for name, loss in losses.items())
+
+
+def _clock(seconds: float) -> str:
+    """
+    >>> _clock(3725.0)
+    '1:02:05'
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

@@ -1,0 +1,208 @@
+"""A run directory: everything a training run leaves behind, readable without executing anything.
+
+    config.toml             every value that determines the run
+    run.json                what made it: versions, revision, times, compiled or not
+    losses.csv              average terms of the loss, one line a window
+    checkpoint.safetensors  weights, optimiser moments, multiplier, best weights, epoch
+    weights.safetensors     the weights kept, once training is over
+    summary.json            distance of the dropout mean from the exact solution
+    loss.png, solution.png  the same to look at
+
+Files are written under another name and then renamed, so that a kill leaves the old one or the new
+one, never half of one.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor, nn
+
+from mlmc_dropout.errors import ConfigError, RunDirectoryError
+from mlmc_dropout.pinn.config import Config, dump, parse
+from mlmc_dropout.pinn.networks import built
+from mlmc_dropout.pinn.problem import Problem
+from mlmc_dropout.pinn.problems import by_name
+from mlmc_dropout.pinn.provenance import provenance
+
+__all__ = ["History", "Run", "create", "load_run", "open_run", "read_history", "read_tensors", "write_history"]
+__all__ += ["new_model", "pretrained", "read_json", "write_json", "write_tensors"]
+
+CONFIG, INFO, LOSSES, SUMMARY = "config.toml", "run.json", "losses.csv", "summary.json"
+CHECKPOINT, WEIGHTS = "checkpoint.safetensors", "weights.safetensors"
+
+_FORMAT = "mlmc-dropout training run 1"
+_SHIPPED = Path(__file__).parent / "weights"
+
+History = list[tuple[int, tuple[float, ...]]]  # (epochs done, total and terms of the loss)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished training run: ``model`` is in eval mode, ``history`` as in ``losses.csv``."""
+
+    path: Path
+    config: Config
+    problem: Problem
+    model: nn.Module
+    history: History
+    summary: Mapping[str, Any]
+
+
+def create(out: Path, config: Config) -> Path:
+    """A fresh directory ``<problem>-<time>`` under ``out``; an existing one is never used again."""
+    stamp = f"{config.equation.name}-{datetime.now():%Y%m%d-%H%M%S}"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        path = _first_free(out, stamp)
+        _write(path / CONFIG, dump(config).encode())
+        write_json(path / INFO, {"format": _FORMAT, "seed": config.seed, **provenance()})
+    except OSError as error:
+        raise RunDirectoryError(f"cannot write to {str(out)!r}: {error.strerror}; choose another directory") from error
+    return path
+
+
+def _first_free(out: Path, stamp: str) -> Path:
+    for number in range(1, 1000):
+        path = out / (stamp if number == 1 else f"{stamp}-{number}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return path
+    raise RunDirectoryError(f"{str(out)!r} has a thousand runs called {stamp!r}; choose another directory")
+
+
+def open_run(path: Path, problems: Iterable[type[Problem]] = ()) -> Config:
+    """The config of the run at ``path``, after a check that it is one of ours."""
+    if not path.is_dir():
+        raise RunDirectoryError(f"{str(path)!r} is not a directory; give the directory of a training run")
+    if not (path / INFO).is_file() or read_json(path / INFO).get("format") != _FORMAT:
+        raise RunDirectoryError(f"{str(path)!r} is not a training run: it has no {INFO} of the format {_FORMAT!r}")
+    try:
+        return parse((path / CONFIG).read_text(encoding="utf-8"), by_name(problems))
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunDirectoryError(f"{str(path / CONFIG)!r} cannot be read: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{str(path / CONFIG)!r}: {error}") from error
+
+
+def load_run(path: str | Path, problems: Iterable[type[Problem]] = ()) -> Run:
+    """The finished run at ``path``: model, config and problem, with nothing executed from there.
+
+    ``problems``: classes of your own, if the run is of one of them.
+
+    >>> run = pretrained("boundary-layer")
+    >>> run.config.epochs, run.model.training
+    (50000, False)
+    """
+    path = Path(path)
+    config = open_run(path, problems)
+    if not (path / WEIGHTS).is_file():
+        raise RunDirectoryError(f"{str(path)!r} has no {WEIGHTS}: training has not ended; resume it first")
+    model = new_model(config)
+    tensors, _ = read_tensors(path / WEIGHTS)
+    load_weights(model, tensors, path / WEIGHTS)
+    summary = read_json(path / SUMMARY) if (path / SUMMARY).is_file() else {}
+    return Run(path, config, config.equation, model.eval(), read_history(path / LOSSES, config), summary)
+
+
+def pretrained(name: str) -> Run:
+    """The run of the paper's settings that comes with the library: ``"boundary-layer"`` or ``"source-inference"``."""
+    shipped = sorted(path.name for path in _SHIPPED.iterdir()) if _SHIPPED.is_dir() else []
+    if name not in shipped:
+        raise RunDirectoryError(f"no weights come with the library for {name!r}; there are: {', '.join(shipped)}")
+    return load_run(_SHIPPED / name)
+
+
+def new_model(config: Config) -> nn.Module:
+    """The untrained network of ``config``; its weights follow from the seed."""
+    return built(lambda: config.equation.network(config.network), config.network.start, config.seed, config.torch_dtype)
+
+
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
+    """Copy ``tensors`` into ``model``, refusing names, shapes and types that are not exactly its own."""
+    wanted = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in model.state_dict().items()}
+    given = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+    if wanted != given:
+        odd = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
+        raise RunDirectoryError(
+            f"{str(source)!r} does not fit the network of its config: {odd[0]!r} is {given.get(odd[0])}, "
+            f"expected {wanted.get(odd[0])}; the file or the config was changed"
+        )
+    model.load_state_dict(dict(tensors))
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> None:
+    _write(path, safetensors.torch.save({name: t.detach().contiguous() for name, t in tensors.items()}, dict(notes or {})))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and notes of a safetensors file; a damaged file or another format is refused."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+    except (OSError, safetensors.SafetensorError) as error:
+        kind = _other_format(path)
+        raise RunDirectoryError(
+            f"{str(path)!r} is not a complete safetensors file ({kind or error}); nothing was loaded from it"
+        ) from error
+
+
+def _other_format(path: Path) -> str | None:
+    """What the file looks like instead, by its first bytes."""
+    try:
+        start = path.open("rb").read(2)
+    except OSError:
+        return None
+    pickle, archive = start[:1] == b"\x80", start == b"PK"
+    return "it looks like a pickle, which could run code" if pickle or archive else None
+
+
+def write_history(path: Path, config: Config, history: History) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["epoch", "total", *config.equation.terms])
+    writer.writerows([epoch, *(repr(loss) for loss in losses)] for epoch, losses in history)
+    _write(path, text.getvalue().encode())
+
+
+def read_history(path: Path, config: Config) -> History:
+    try:
+        header, *lines = csv.reader(io.StringIO(path.read_text(encoding="utf-8")))
+        if header != ["epoch", "total", *config.equation.terms]:
+            raise ValueError(f"its columns are {header}")
+        return [(int(epoch), tuple(float(loss) for loss in losses)) for epoch, *losses in lines]
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(f"{str(path)!r} is not the loss history of this run: {error}") from error
+
+
+def write_json(path: Path, entries: Mapping[str, Any]) -> None:
+    _write(path, (json.dumps(entries, indent=2) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(f"{str(path)!r} cannot be read as JSON: {error}") from error
+    if not isinstance(entries, dict):
+        raise RunDirectoryError(f"{str(path)!r} holds no JSON object")
+    return entries
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Replace the file at ``path`` in one step."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(content)
+    os.replace(partial, path)

@@ -1,0 +1,244 @@
+"""The training loop: Adam on the weights, Uzawa's ascent on the multiplier. It exists once.
+
+Every epoch ``e`` draws ``repeats`` passes named by ``e``, takes an Adam step on the problem's loss,
+and every ``uzawa.every`` epochs moves the multiplier, ``lambda <- lambda + rho c``, where ``c`` is the
+residual of the constraint before the step. After every window of epochs the average loss is logged
+and, if it is time, a checkpoint is written. All that an epoch needs is the state below; all that is
+random follows from the epoch's number; so a run that was killed continues as if it had not been.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from mlmc_dropout.errors import ConfigError, MissingExtraError, MLMCDropoutError, RunDirectoryError
+from mlmc_dropout.pinn import runs
+from mlmc_dropout.pinn.config import Config, parse
+from mlmc_dropout.pinn.draws import LAG, TRAINING, Drawer
+from mlmc_dropout.pinn.evaluation import summary
+from mlmc_dropout.pinn.plots import draw_losses, draw_solution
+from mlmc_dropout.pinn.problem import Draw, Problem
+from mlmc_dropout.pinn.problems import by_name
+from mlmc_dropout.pinn.progress import Progress, automatic
+
+__all__ = ["State", "TrainingError", "resume", "start", "step", "train"]
+
+_BLOCK = 10  # epochs whose masks are drawn together
+
+Evaluate = Callable[[Draw, Tensor], tuple[Tensor, Tensor, Tensor]]
+
+
+class TrainingError(MLMCDropoutError):
+    """Training cannot go on: the loss is not finite any more."""
+
+
+@dataclass(slots=True)
+class State:
+    """What a checkpoint holds: everything that changes from epoch to epoch."""
+
+    model: nn.Module
+    optimizer: torch.optim.Adam
+    multiplier: Tensor
+    epoch: int = 0
+    best_loss: float = math.inf
+    best: dict[str, Tensor] = field(default_factory=dict)
+    history: runs.History = field(default_factory=list)
+
+
+def train(
+    problem: str | None,
+    config: Path | None = None,
+    resume_from: Path | None = None,
+    out: Path = Path("runs"),
+    progress: Progress | None = None,
+) -> Path:
+    """Train ``problem`` by name as the command line does, from a ``config`` file or a run to resume."""
+    if resume_from is not None:
+        if config is not None:
+            raise ConfigError("a resumed run has its own config; leave out the config file")
+        return resume(resume_from, progress, expected=problem)
+    if config is None:
+        return start(parse("", by_name(), problem), out, progress)
+    try:
+        text = config.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the config {str(config)!r}: {error}") from error
+    return start(parse(text, by_name(), problem), out, progress)
+
+
+def start(config: Config, out: Path = Path("runs"), progress: Progress | None = None) -> Path:
+    """Train from scratch in a fresh directory under ``out``; return that directory."""
+    path = runs.create(out, config)
+    state = new_state(config)
+    save(path, config, state)
+    return _run(path, config, state, progress)
+
+
+def resume(
+    path: Path, progress: Progress | None = None, expected: str | None = None, problems: Iterable[type[Problem]] = ()
+) -> Path:
+    """Continue the run at ``path`` from its last checkpoint; a finished run is left as it is."""
+    config = runs.open_run(path, problems)
+    if expected not in (None, config.equation.name):
+        raise RunDirectoryError(f"{str(path)!r} is a run of {config.equation.name!r}, not of {expected!r}")
+    if (path / runs.SUMMARY).is_file():
+        return path
+    return _run(path, config, restore(path, config), progress)
+
+
+def new_state(config: Config) -> State:
+    model = runs.new_model(config).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=config.optimizer.rate(0), fused=True)
+    return State(model, optimizer, config.equation.multiplier(config.points).to(config.torch_dtype))
+
+
+def _run(path: Path, config: Config, state: State, progress: Progress | None) -> Path:
+    with progress or automatic() as shown:
+        shown.say(f"{config.equation.name}: {config.epochs} epochs from {state.epoch}, in {path}")
+        drawer = _drawer(config, state.model)
+        evaluate = evaluator(config, state.model)
+        if config.compile:
+            evaluate = _compiled(config, state, evaluate, drawer, shown)
+        shown.begin(state.epoch, config.epochs)
+        saved = time.monotonic()
+        while state.epoch < config.epochs:
+            _window(config, state, evaluate, drawer)
+            losses = dict(zip(("total", *config.equation.terms), state.history[-1][1], strict=True))
+            shown.update(state.epoch, losses)
+            if time.monotonic() - saved >= config.checkpoint_seconds or state.epoch == config.epochs:
+                save(path, config, state)
+                saved = time.monotonic()
+        _finish(path, config, state, shown)
+    return path
+
+
+def _drawer(config: Config, model: nn.Module) -> Drawer:
+    rows = len(config.equation.rows(config.points))
+    return Drawer(model, rows, config.seed, config.torch_dtype, config.equation.noisy)
+
+
+def evaluator(config: Config, model: nn.Module) -> Evaluate:
+    """The function ``(draw, multiplier) -> (total loss, its terms, residual of the constraint)``."""
+    rows = config.equation.rows(config.points).to(config.torch_dtype)
+
+    def evaluate(draw: Draw, multiplier: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        losses = config.equation.loss(model, rows, draw, multiplier)
+        return losses.terms.sum(), losses.terms.detach(), losses.constraint.detach()
+
+    return evaluate
+
+
+def _compiled(config: Config, state: State, evaluate: Evaluate, drawer: Drawer, shown: Progress) -> Evaluate:
+    """``evaluate`` compiled, if a trial call works; otherwise as it is."""
+    fast: Evaluate = torch.compile(evaluate, dynamic=False)
+    (draw,) = drawer.block(TRAINING, state.epoch, 1, config.repeats)
+    try:
+        fast(draw, state.multiplier)[0].backward()  # type: ignore[no-untyped-call]
+    except Exception as error:  # whatever a compiler may raise: training does not depend on it
+        shown.say(f"torch.compile does not work here ({type(error).__name__}); training without it")
+        return evaluate
+    finally:
+        state.optimizer.zero_grad()
+    return fast
+
+
+def _window(config: Config, state: State, evaluate: Evaluate, drawer: Drawer) -> None:
+    """Train to the end of the current window, then log it and keep it if it is the best."""
+    end = min(state.epoch - state.epoch % config.window + config.window, config.epochs)
+    terms: list[Tensor] = []
+    while state.epoch < end:
+        count = min(_BLOCK, end - state.epoch)
+        for draw in drawer.block(TRAINING, state.epoch, count, config.repeats):
+            terms.append(step(config, state, evaluate, drawer, draw))
+    average = torch.stack(terms).to(torch.float64).mean(dim=0)
+    total = float(average.sum())
+    if not math.isfinite(total):
+        raise TrainingError(
+            f"the loss is {total} after {state.epoch} epochs; lower learning_rate ({config.optimizer.learning_rate})"
+        )
+    state.history.append((state.epoch, (total, *average.tolist())))
+    if config.keep == "best" and total < state.best_loss:
+        state.best_loss = total
+        state.best = {name: tensor.clone() for name, tensor in state.model.state_dict().items()}
+
+
+def step(config: Config, state: State, evaluate: Evaluate, drawer: Drawer, draw: Draw) -> Tensor:
+    """One epoch; the terms of its loss. The multiplier moves by the residual before the weights move."""
+    for group in state.optimizer.param_groups:
+        group["lr"] = config.optimizer.rate(state.epoch)
+    state.optimizer.zero_grad()
+    total, terms, constraint = evaluate(draw, state.multiplier)
+    total.backward()  # type: ignore[no-untyped-call]
+    if state.epoch % config.uzawa.every == 0:
+        if config.uzawa.lag_passes:
+            constraint = _lagged(config, state, evaluate, drawer)
+        state.multiplier = state.multiplier + config.uzawa.rho * constraint
+    state.optimizer.step()
+    state.epoch += 1
+    return terms
+
+
+@torch.no_grad()
+def _lagged(config: Config, state: State, evaluate: Evaluate, drawer: Drawer) -> Tensor:
+    """The residual of the constraint over passes of its own."""
+    (draw,) = drawer.block(LAG, state.epoch, 1, config.uzawa.lag_passes)
+    return evaluate(draw, state.multiplier)[2]
+
+
+def save(path: Path, config: Config, state: State) -> None:
+    """Write the losses, then the checkpoint: lines of later epochs are dropped again by ``restore``."""
+    runs.write_history(path / runs.LOSSES, config, state.history)
+    tensors = {"multiplier": state.multiplier}
+    tensors |= {f"model.{name}": tensor for name, tensor in state.model.state_dict().items()}
+    tensors |= {f"best.{name}": tensor for name, tensor in state.best.items()}
+    for number, moments in state.optimizer.state_dict()["state"].items():
+        tensors |= {f"adam.{number}.{name}": tensor for name, tensor in moments.items()}
+    notes = {"epoch": str(state.epoch), "best_loss": repr(state.best_loss)}
+    runs.write_tensors(path / runs.CHECKPOINT, tensors, notes)
+
+
+def restore(path: Path, config: Config) -> State:
+    """The state saved in the run at ``path``."""
+    source = path / runs.CHECKPOINT
+    tensors, notes = runs.read_tensors(source)
+    state = new_state(config)
+    try:
+        state.epoch, state.best_loss = int(notes["epoch"]), float(notes["best_loss"])
+        state.multiplier = tensors["multiplier"]
+        moments = {number: _part(tensors, f"adam.{number}.") for number in range(len(list(state.model.parameters())))}
+    except (KeyError, ValueError) as error:
+        raise RunDirectoryError(f"{str(source)!r} is not a checkpoint of this run: {error} is missing or wrong") from error
+    runs.load_weights(state.model, _part(tensors, "model."), source)
+    state.best = _part(tensors, "best.")
+    groups = state.optimizer.state_dict()["param_groups"]
+    state.optimizer.load_state_dict({"state": moments if state.epoch else {}, "param_groups": groups})
+    history = runs.read_history(path / runs.LOSSES, config)
+    state.history = [line for line in history if line[0] <= state.epoch]
+    return state
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _finish(path: Path, config: Config, state: State, shown: Progress) -> None:
+    """Write the weights that are kept, the pictures, and last the summary that marks the run as finished."""
+    if state.best:
+        state.model.load_state_dict(state.best)
+    runs.write_tensors(path / runs.WEIGHTS, state.model.state_dict())
+    try:
+        draw_losses(path / "loss.png", config, state.history)
+        draw_solution(path / "solution.png", config, state.model)
+    except MissingExtraError as error:
+        shown.say(f"no pictures: {error}")
+    results = summary(config, state.model)
+    runs.write_json(path / runs.SUMMARY, {**results, "finished": datetime.now(UTC).isoformat(timespec="seconds")})
+    shown.say(f"relative L2 error of the dropout mean: {results['relative_l2_of_mean']}")
