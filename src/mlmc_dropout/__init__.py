@@ -1,0 +1,44 @@
+"""Error bars you can trust for MC dropout.
+
+The flow of data, in the order of the files:
+
+1. ``masks``      a pass's name (seed, stream, replicate, pass) -> its dropout masks
+2. ``sites``      a trained model -> its dropout sites (``interception`` catches the dropout calls)
+3. ``sampler``    names -> stochastic passes of the model, many at once
+4. ``moments``    passes -> mergeable moment blocks
+5. ``ladder``     fidelities T_0 < … < T_L; ``coupling`` gives a replicate's estimates at each of them
+6. ``allocation`` level variances and a budget -> counts; ``theory`` has the closed forms
+7. ``estimators`` one file per method
+8. ``driver``     spend, look, stop (``stopping``)
+9. ``result``     estimates, standard errors, diagnostics
+"""
+
+from mlmc_dropout import theory
+from mlmc_dropout.allocation import Plan, allocate
+from mlmc_dropout.driver import estimate
+from mlmc_dropout.errors import MLMCDropoutError
+from mlmc_dropout.ladder import Ladder
+from mlmc_dropout.moments import MomentBlock, Moments
+from mlmc_dropout.result import LevelStats, Result, Status, load_result
+from mlmc_dropout.sampler import DropoutSampler, FallbackWarning
+from mlmc_dropout.sites import Site
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DropoutSampler",
+    "FallbackWarning",
+    "Ladder",
+    "LevelStats",
+    "MLMCDropoutError",
+    "MomentBlock",
+    "Moments",
+    "Plan",
+    "Result",
+    "Site",
+    "Status",
+    "allocate",
+    "estimate",
+    "load_result",
+    "theory",
+]

@@ -1,0 +1,78 @@
+"""The one exception tree: everything raised for bad input derives from :class:`MLMCDropoutError`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = [
+    "AllocationError",
+    "CheckpointError",
+    "ConfigError",
+    "InputError",
+    "LadderError",
+    "MLMCDropoutError",
+    "MissingExtraError",
+    "ModelError",
+    "NonFiniteOutputError",
+    "ResultFileError",
+    "RunDirectoryError",
+]
+
+
+class MLMCDropoutError(Exception):
+    """Base of all errors raised for bad input; the message gives the value and the remedy."""
+
+
+class InputError(MLMCDropoutError, ValueError):
+    """An argument has a value that cannot work."""
+
+
+class LadderError(InputError):
+    """The fidelities do not form a ladder."""
+
+
+class AllocationError(InputError):
+    """Counts or budget admit no feasible plan."""
+
+
+class ModelError(MLMCDropoutError):
+    """The model has no dropout we can control, or draws random numbers we cannot."""
+
+
+class NonFiniteOutputError(MLMCDropoutError):
+    """Passes gave NaN or infinite outputs.
+
+    ``rows`` are the input rows concerned; ``partial`` is the result of the passes before, or
+    ``None`` when there were too few of them.
+    """
+
+    def __init__(self, message: str, rows: NDArray[Any], partial: Any = None) -> None:
+        super().__init__(message)
+        self.rows = rows
+        self.partial = partial
+
+
+class CheckpointError(MLMCDropoutError):
+    """A checkpoint is unreadable or belongs to another run."""
+
+
+class ResultFileError(MLMCDropoutError):
+    """A result file is missing, damaged, or of another kind."""
+
+
+class ConfigError(MLMCDropoutError):
+    """A configuration has unknown keys or values of the wrong type."""
+
+
+class RunDirectoryError(MLMCDropoutError):
+    """A run directory cannot be written, or is not one of ours."""
+
+
+class MissingExtraError(MLMCDropoutError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed: run  pip install 'mlmc-dropout[{extra}]'")

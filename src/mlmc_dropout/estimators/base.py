@@ -1,0 +1,145 @@
+"""What every method shares: tasks named before they run, states that merge, estimates at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlmc_dropout.data import Batch, some
+from mlmc_dropout.errors import NonFiniteOutputError
+from mlmc_dropout.masks import pass_keys
+from mlmc_dropout.moments import MomentBlock
+from mlmc_dropout.sampler import DropoutSampler, Program
+
+__all__ = ["BLOCK", "Estimates", "LevelEstimate", "Method", "Source", "State", "Task", "merge_states"]
+
+Array = NDArray[np.float64]
+
+BLOCK = 128  # passes a task holds in memory; fixed, so that results do not depend on chunks or workers
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Some replicates of a stream: all a worker has to be told.
+
+    Replicates ``first .. first + count`` run to fidelity ``T_depth`` and count at ``levels``. For
+    methods without replicates ``first`` and ``count`` are passes.
+    """
+
+    stream: int
+    first: int
+    count: int
+    depth: int = 0
+    levels: tuple[int, ...] = (0,)
+
+
+State = Mapping[str, MomentBlock]
+
+
+def merge_states(a: State, b: State) -> State:
+    """Both states' samples; a block missing on one side is taken from the other."""
+    merged = {**b, **a}
+    merged.update({name: a[name].merge(b[name]) for name in a.keys() & b.keys()})
+    return merged
+
+
+@dataclass(frozen=True, slots=True)
+class LevelEstimate:
+    """One level's statistics, as matrices (rows, width)."""
+
+    label: str
+    fidelity: int
+    count: int
+    cost: float
+    mean: Array
+    variance: Array
+    kurtosis: Array
+    mean_V: Array
+    variance_V: Array
+    kurtosis_V: Array
+    telescoping: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """What a state tells: matrices (rows, width), and remarks in words."""
+
+    mean: Array
+    variance: Array
+    mean_stderr: Array
+    variance_stderr: Array
+    cost: float
+    S2_mean: Array | None = None
+    S2_variance: Array | None = None
+    levels: tuple[LevelEstimate, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Method(Protocol):
+    """An estimator: plans tasks, runs one, and reads the merged state.
+
+    ``done`` counts what earlier tasks covered; it is all the memory a method has, and plain data.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name users choose it by."""
+
+    def least(self) -> int:
+        """Passes of the smallest run that gives standard errors."""
+
+    def extend(self, done: Mapping[str, int], budget: float) -> tuple[list[Task], dict[str, int]]:
+        """Tasks that spend at most ``budget`` further passes, and ``done`` after them."""
+
+    def run(self, source: Source, task: Task) -> State:
+        """The state of one task; depends on nothing but its arguments."""
+
+    def summarise(self, state: State, done: Mapping[str, int]) -> Estimates:
+        """Estimates and standard errors of everything merged so far."""
+
+    def describe(self) -> dict[str, Any]:
+        """The settings, as plain data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Passes of one batch of inputs, by name."""
+
+    sampler: DropoutSampler
+    program: Program
+    batch: Batch
+    seed: int
+    first_row: int = 0
+    chunk: int | None = None
+
+    def passes(self, stream: int, replicates: Sequence[int] | range, indices: Sequence[int] | range) -> Array:
+        """Outputs (len(indices), len(replicates), rows, width) in float64."""
+        names = np.asarray(indices)[:, None], np.asarray(replicates)[None, :]
+        keys = pass_keys(self.seed, stream, names[1], names[0])
+        out = self.sampler.run(self.program, self.batch, keys.flatten(), self.first_row, self.chunk)
+        values = out.double().cpu().numpy()
+        self._check(values)
+        return values.reshape(len(indices), len(replicates), *values.shape[1:])
+
+    def _check(self, values: Array) -> None:
+        finite = np.isfinite(values)
+        if not finite.all():
+            rows = np.flatnonzero(~finite.all(axis=(0, 2))) + self.first_row
+            raise NonFiniteOutputError(
+                f"passes gave NaN or infinite outputs for input rows {some(rows.tolist())}; "
+                "remove those rows, or check the model on them",
+                rows,
+            )
+
+
+def blocks(first: int, count: int, size: int) -> Iterable[tuple[int, int]]:
+    """Cut ``first .. first + count`` at multiples of ``size``: pairs (first, count)."""
+    end = first + count
+    while first < end:
+        stop = min(end, (first // size + 1) * size)
+        yield first, stop - first
+        first = stop

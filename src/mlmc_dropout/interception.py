@@ -1,0 +1,183 @@
+"""1 · Dropout, caught where torch dispatches it.
+
+:class:`Interceptor` is a torch-function mode. While it is active, every form of dropout a forward
+pass can meet -- module or functional, feature-wise, alpha, inside attention, between the layers of
+a recurrent network -- is reduced to one call of :meth:`Interceptor.drop` with the activation, the
+rate and the shape of the mask. What happens there is the business of a subclass: record the site,
+or apply a given mask. Torch's own generators are never touched.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["Interceptor", "apply_mask"]
+
+_ALPHA = 1.7580993408473766  # minus the limit of SELU at −∞, as in torch
+
+
+def apply_mask(kind: str, x: Tensor, keep: Tensor, p: float) -> Tensor:
+    """Dropout of ``x`` given which units are kept; affine in ``keep``, which may be any real number.
+
+    Plain and feature dropout: x·keep/(1−p). Alpha dropout (Klambauer et al. 2017) replaces dropped
+    units by −α and restores mean and variance: a·(x + α)·keep − α·a·(1−p), a² = 1/((1−p)(1 + α²p)).
+    """
+    if keep.dtype != x.dtype:
+        keep = keep.to(x.dtype)
+    if kind.endswith("alpha"):
+        a = 1.0 / math.sqrt((1.0 - p) * (1.0 + _ALPHA**2 * p))
+        return (x + _ALPHA) * (keep * a) - _ALPHA * a * (1.0 - p)
+    return x * (keep * (1.0 / (1.0 - p)))
+
+
+class Interceptor(TorchFunctionMode):
+    """Catches every dropout of a forward pass; subclasses implement :meth:`drop`."""
+
+    def drop(self, kind: str, x: Tensor, p: float, training: bool, shape: tuple[int, ...], inplace: bool) -> Tensor:
+        """Called for each dropout: ``shape`` is that of the mask."""
+        raise NotImplementedError
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        rule = _RULES.get(func)
+        kwargs = kwargs or {}
+        return func(*args, **kwargs) if rule is None else rule(self, func, *args, **kwargs)
+
+
+def _elementwise(kind: str) -> Callable[..., Tensor]:
+    def rule(
+        mode: Interceptor,
+        func: Any,
+        input: Tensor,
+        p: float = 0.5,
+        training: bool = True,
+        inplace: bool = False,
+        **kw: Any,
+    ) -> Tensor:
+        training = kw.get("train", training)
+        inplace = inplace or func.__name__.endswith("_")
+        return mode.drop(kind, input, p, training, tuple(input.shape), inplace)
+
+    return rule
+
+
+def _featurewise(kind: str, batched_dim: int | None = None) -> Callable[..., Tensor]:
+    """Whole channels are dropped; an input without batch axis (see ``batched_dim``) has its channels first."""
+
+    def rule(
+        mode: Interceptor,
+        func: Any,
+        input: Tensor,
+        p: float = 0.5,
+        training: bool = True,
+        inplace: bool = False,
+        **kw: Any,
+    ) -> Tensor:
+        training = kw.get("train", training)
+        inplace = inplace or func.__name__.endswith("_")
+        kept = 1 if batched_dim is not None and input.dim() < batched_dim else 2
+        shape = (*input.shape[:kept], *(1,) * (input.dim() - kept))
+        return mode.drop(kind, input, p, training, shape, inplace)
+
+    return rule
+
+
+def _native_dropout(mode: Interceptor, func: Any, input: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    out = mode.drop("dropout", input, p, bool(train), tuple(input.shape), False)
+    return out, torch.ones_like(input, dtype=torch.bool)
+
+
+def _attention(
+    mode: Interceptor,
+    func: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(QKᵀ·scale + mask), dropped, times V: the fused kernels draw masks of their own."""
+    if dropout_p == 0.0:
+        return func(query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)  # type: ignore[no-any-return]
+    if enable_gqa:
+        key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
+        value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
+    scores = (query @ key.transpose(-2, -1)) * (1.0 / math.sqrt(query.size(-1)) if scale is None else scale)
+    if is_causal:
+        causal = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+        scores = scores.masked_fill(~causal, -math.inf)
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+    weights = scores.softmax(dim=-1)
+    return mode.drop("attention", weights, dropout_p, True, tuple(weights.shape), False) @ value
+
+
+def _with_mode_inside(mode: Interceptor, func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run a Python function of torch with the mode active inside it.
+
+    A mode is suspended while it handles a call, and the function would hand itself back to the mode
+    if it were not. So a twin is called whose check for modes always says no.
+    """
+    twin = types.FunctionType(func.__code__, {**func.__globals__, "has_torch_function": lambda _: False})
+    twin.__defaults__, twin.__kwdefaults__ = func.__defaults__, func.__kwdefaults__
+    with mode:
+        return twin(*args, **kwargs)
+
+
+def _recurrent(mode: Interceptor, func: Any, input: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """Run the layers one at a time, with our dropout between them instead of torch's."""
+    if isinstance(rest[2], (list, tuple)):  # a packed sequence brings its batch sizes and is always time-first
+        lead, (hx, weights, biases, layers, p, training, *tail) = rest[:1], rest[1:]
+    else:
+        lead, (hx, weights, biases, layers, p, training, *tail) = (), rest
+    if layers == 1 or p == 0.0:
+        return func(input, *rest)  # type: ignore[no-any-return]
+    directions = 2 if tail[0] else 1
+    per_layer = len(weights) // layers
+    states: list[Any] = []
+    for layer in range(layers):
+        own = slice(layer * directions, (layer + 1) * directions)
+        start = tuple(h[own] for h in hx) if isinstance(hx, (list, tuple)) else hx[own]
+        own_weights = weights[layer * per_layer : (layer + 1) * per_layer]
+        input, *state = func(input, *lead, start, own_weights, biases, 1, 0.0, training, *tail)
+        states.append(state)
+        if layer < layers - 1:
+            input = mode.drop("recurrent", input, p, training, tuple(input.shape), False)
+    return (input, *(torch.cat(parts) for parts in zip(*states, strict=True)))
+
+
+_RULES: dict[Any, Callable[..., Any]] = {
+    F.dropout: _elementwise("dropout"),
+    torch.dropout: _elementwise("dropout"),
+    torch.dropout_: _elementwise("dropout"),
+    F.alpha_dropout: _elementwise("alpha"),
+    torch.alpha_dropout: _elementwise("alpha"),
+    torch.alpha_dropout_: _elementwise("alpha"),
+    F.dropout1d: _featurewise("feature", 3),
+    F.dropout2d: _featurewise("feature"),
+    F.dropout3d: _featurewise("feature", 5),
+    torch.feature_dropout: _featurewise("feature"),
+    torch.feature_dropout_: _featurewise("feature"),
+    F.feature_alpha_dropout: _featurewise("feature_alpha"),
+    torch.feature_alpha_dropout: _featurewise("feature_alpha"),
+    torch.feature_alpha_dropout_: _featurewise("feature_alpha"),
+    torch.native_dropout: _native_dropout,
+    F.scaled_dot_product_attention: _attention,
+    F.multi_head_attention_forward: _with_mode_inside,
+    torch.lstm: _recurrent,
+    torch.gru: _recurrent,
+    torch.rnn_tanh: _recurrent,
+    torch.rnn_relu: _recurrent,
+}

@@ -1,0 +1,156 @@
+"""1 · A pass's name -> its dropout masks.
+
+A pass is named by ``(seed, stream, replicate, pass)``. Its masks follow from that name alone:
+the name is hashed to a 64-bit key, the key and the position of a unit are hashed to random
+bits, and the bits are compared with the dropout rate. Nothing is drawn from torch's global
+generators and nothing is remembered between calls, so a pass has the same masks in whatever
+chunk, process, machine or device it is computed.
+
+The hash is SplitMix64 evaluated at an index (Steele, Lea & Flood, *Fast splittable
+pseudorandom number generators*, OOPSLA 2014). One 64-bit word serves eight units, eight bits
+each. A unit is dropped when its uniform number ``u`` satisfies ``u < p``; in the one case in
+256 where eight bits cannot decide, a second word supplies 64 more, so that the rate is ``p``
+and not a multiple of 1/256.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+__all__ = ["bernoulli", "derive", "latin_hypercube", "pass_keys", "words"]
+
+_LANES = 8  # units per 64-bit word
+
+
+def _signed(value: int) -> int:
+    """The int64 with the bits of the unsigned 64-bit ``value``."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+_GAMMA = _signed(0x9E3779B97F4A7C15)
+_MIX = ((30, _signed(0xBF58476D1CE4E5B9)), (27, _signed(0x94D049BB133111EB)), (31, 1))
+_SIGN = _signed(1 << 63)
+
+# What a derived key is for. Any two different constants will do.
+_RESOLVE = 0x72657363
+_STRATUM = 0x73747261
+
+
+def _mix_(z: Tensor) -> Tensor:
+    """SplitMix64's finaliser, in place. torch has no logical shift, hence the bit masks."""
+    shifted = torch.empty_like(z)
+    for shift, factor in _MIX:
+        torch.bitwise_right_shift(z, shift, out=shifted)
+        z.bitwise_xor_(shifted.bitwise_and_((1 << (64 - shift)) - 1))
+        if factor != 1:
+            z.mul_(factor)
+    return z
+
+
+def derive(keys: Tensor, tag: int | Tensor) -> Tensor:
+    """New keys from ``keys`` and a ``tag`` (broadcast), unrelated to the old ones."""
+    tag = torch.as_tensor(tag, dtype=torch.int64, device=keys.device)
+    return _mix_(keys ^ _mix_(tag * _GAMMA + _GAMMA))
+
+
+def pass_keys(
+    seed: int, stream: int, replicate: ArrayLike, index: ArrayLike, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Keys of the passes ``(seed, stream, replicate, index)``; the last two broadcast.
+
+    >>> pass_keys(0, stream=0, replicate=0, index=[0, 1, 2]).shape
+    torch.Size([3])
+    >>> bool(pass_keys(0, 0, 0, 7) == pass_keys(0, 0, 0, 8))
+    False
+    """
+    key = torch.tensor(_signed(seed % (1 << 64)), dtype=torch.int64)
+    key = derive(derive(key, seed >> 64), stream)
+    replicates = torch.from_numpy(np.atleast_1d(np.asarray(replicate, dtype=np.int64)))
+    indices = torch.from_numpy(np.asarray(index, dtype=np.int64))
+    return derive(derive(key, replicates), indices).to(device)
+
+
+def words(keys: Tensor, count: int, first: int = 0) -> Tensor:
+    """Random 64-bit words ``first .. first + count`` of every key: ``(*keys.shape, count)``."""
+    steps = torch.arange(first, first + count, device=keys.device).mul_(_GAMMA)
+    return _mix_(keys[..., None] + steps)
+
+
+def bernoulli(keys: Tensor, units: int, p: float, rows: int = 1, first_row: int = 0) -> Tensor:
+    """Which units are kept: uint8 ``(len(keys), rows, units)``, 1 with probability ``1 - p``.
+
+    Row ``r`` is the same whether it is drawn alone or with others.
+
+    >>> keys = pass_keys(0, 0, 0, range(4))
+    >>> every = bernoulli(keys, units=5, p=0.3, rows=10)
+    >>> bool((bernoulli(keys, 5, 0.3, rows=1, first_row=9) == every[:, 9:]).all())
+    True
+    """
+    per_row = -(-units // _LANES)
+    drawn = words(keys, rows * per_row, first_row * per_row)
+    threshold, fraction = divmod(p * 256.0, 1.0)  # exact: both are float64 operations without rounding
+    keep = drawn.view(torch.uint8)
+    if fraction:
+        _resolve_(drawn, keep, keys, int(threshold), fraction, first_row * per_row)
+    elif p < 1:
+        keep.ge_(int(threshold))
+    else:
+        keep.zero_()
+    return keep.view(len(keys), rows, per_row * _LANES)[..., :units]
+
+
+def _resolve_(drawn: Tensor, keep: Tensor, keys: Tensor, threshold: int, fraction: float, first: int) -> None:
+    """Turn random bytes into keep bits; bytes equal to ``threshold`` are decided by more bits."""
+    ties = torch.empty_like(keep)
+    torch.eq(keep, threshold, out=ties)
+    tied_words = ties.view(torch.int64).view(-1).nonzero().squeeze(1)
+    lanes = ties.view(-1, _LANES)[tied_words].nonzero()
+    position = tied_words[lanes[:, 0]] * _LANES + lanes[:, 1]
+    width = drawn.shape[1] * _LANES
+    pass_of, unit = position // width, position % width + first * _LANES
+    extra = _mix_(derive(keys, _RESOLVE)[pass_of] + unit * _GAMMA)
+    limit = _signed(int(fraction * 2.0**64))
+    keep.ge_(threshold)
+    keep.view(-1)[position] = (extra ^ _SIGN).ge(limit ^ _SIGN).to(torch.uint8)
+
+
+def latin_hypercube(keys: Tensor, passes: int, units: int, p: float, rows: int = 1, first_row: int = 0) -> Tensor:
+    """Keep bits of whole designs: uint8 ``(len(keys), passes, rows, units)``, one key a design.
+
+    Over the ``T = passes`` passes of a design a unit is dropped ``floor(pT)`` times, once more
+    with probability ``pT - floor(pT)``, and all sets of passes of that size are equally likely.
+    That is Latin hypercube sampling of the unit's uniform numbers: every single pass has the
+    law of :func:`bernoulli`, while the number of drops hardly varies.
+
+    >>> design = latin_hypercube(pass_keys(0, 0, 0, 0), passes=20, units=100, p=0.25)
+    >>> design.sum(dim=1).unique().tolist()
+    [15]
+    """
+    rare = min(p, 1.0 - p)  # place the rarer outcome: fewer steps
+    certain, chance = divmod(rare * passes, 1.0)
+    size = rows * units
+    chosen = torch.zeros(len(keys), passes, size, dtype=torch.uint8, device=keys.device)
+    keys = derive(keys, _STRATUM)
+    for last in range(passes - int(certain) - (chance > 0), passes):
+        # Floyd's sampling without replacement: a pass in 0 .. last, or ``last`` itself if taken.
+        uniform = _uniform(derive(keys, last), size, first_row * units)
+        spot = (uniform * (last + 1)).to(torch.int64).clamp_(max=last)[:, None]
+        taken = chosen.gather(1, spot)
+        spot = torch.where(taken.bool(), last, spot)
+        # Only the first step is a matter of chance: it decides whether there is one drop more.
+        hit = torch.ones_like(taken)
+        if last < passes - int(certain):
+            hit = (_uniform(derive(keys, passes), size, first_row * units) < chance).to(torch.uint8)[:, None]
+        chosen.scatter_(1, spot, hit)
+    if p <= 0.5:
+        chosen.bitwise_xor_(1)
+    return chosen.view(len(keys), passes, rows, units)
+
+
+def _uniform(keys: Tensor, count: int, first: int) -> Tensor:
+    """Uniform float64 in [0, 1) with 53 random bits."""
+    drawn = words(keys, count, first)
+    return torch.bitwise_right_shift(drawn, 11).bitwise_and_((1 << 53) - 1).to(torch.float64).mul_(2.0**-53)

@@ -1,0 +1,286 @@
+"""9 · What a run found: estimates, their standard errors, and how they came about."""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlmc_dropout.data import Structure
+from mlmc_dropout.errors import MissingExtraError, ResultFileError
+
+__all__ = ["LevelStats", "Result", "Status", "load_result"]
+
+FORMAT = 1
+
+
+class Status(enum.Enum):
+    """How a run ended; the value is a sentence."""
+
+    COMPLETED = "All planned passes were spent."
+    TOLERANCE_MET = "The tolerance was met."
+    BUDGET_EXHAUSTED = "The budget was exhausted before the tolerance was met."
+    STOPPED = "The run was stopped by the user; the result covers the passes spent until then."
+    FAILED = "The run ended with an error; the result covers the passes spent until then."
+
+
+@dataclass(frozen=True, slots=True)
+class LevelStats:
+    """One level, as Giles tabulates them: increments of Y (mean, variance, kurtosis) and of V (suffix _V).
+
+    ``count`` replicates of ``fidelity`` passes were charged ``cost`` passes in all. ``telescoping``
+    is Giles' consistency check, sound below 1 (``None`` at level 0).
+    """
+
+    label: str
+    fidelity: int
+    count: int
+    cost: float
+    mean: Any
+    variance: Any
+    kurtosis: Any
+    mean_V: Any
+    variance_V: Any
+    kurtosis_V: Any
+    telescoping: float | None = None
+
+
+_LEVEL_ARRAYS = ("mean", "variance", "kurtosis", "mean_V", "variance_V", "kurtosis_V")
+_ARRAYS = ("mean", "variance", "mean_stderr", "variance_stderr", "S2_mean", "S2_variance")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Result:
+    """Estimates of the mean μ and the variance μ2 of a pass, per input and output component.
+
+    ``mean_stderr`` and ``variance_stderr`` are honest standard errors of these two. ``S2_mean`` and
+    ``S2_variance`` are the paper's S²_Y and S²_V (method "mlmc" only). ``cost`` is the number of
+    passes spent per input. Arrays have the model's output structure, the inputs first.
+    """
+
+    mean: Any
+    variance: Any
+    mean_stderr: Any
+    variance_stderr: Any
+    S2_mean: Any
+    S2_variance: Any
+    cost: float
+    levels: tuple[LevelStats, ...]
+    status: Status
+    method: str
+    seed: int
+    notes: tuple[str, ...]
+    metadata: Mapping[str, Any]
+    structure: Structure = field(repr=False)
+
+    @property
+    def std(self) -> Any:
+        """Square root of the variance estimate (of its positive part: the paper's estimator can dip below zero)."""
+        return map_leaves(lambda v: np.sqrt(np.maximum(v, 0.0)), self.variance)
+
+    # --------------------------------------------------------------------------- files
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write to a ``.npz`` file (arrays and JSON, nothing executable), atomically."""
+        path = _npz(path)
+        arrays = {
+            name: _matrix(self.structure, getattr(self, name)) for name in _ARRAYS if getattr(self, name) is not None
+        }
+        for index, level in enumerate(self.levels):
+            for name in _LEVEL_ARRAYS:
+                arrays[f"level{index}.{name}"] = _matrix(self.structure, getattr(level, name))
+        header = {
+            "format": FORMAT,
+            "cost": self.cost,
+            "status": self.status.name,
+            "method": self.method,
+            "seed": self.seed,
+            "notes": list(self.notes),
+            "metadata": dict(self.metadata),
+            "structure": self.structure.to_json(),
+            "levels": [
+                {n: getattr(lv, n) for n in ("label", "fidelity", "count", "cost", "telescoping")} for lv in self.levels
+            ],
+        }
+        arrays["header"] = np.array(json.dumps(header))
+        scratch = path.with_name(path.name + ".part")
+        with open(scratch, "wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+        os.replace(scratch, path)
+        return path
+
+    # ------------------------------------------------------------------------- exports
+
+    def to_xarray(self) -> Any:
+        """An ``xarray.Dataset``: one variable per estimate (and output leaf), the inputs along ``input``."""
+        try:
+            import xarray
+        except ImportError:
+            raise MissingExtraError("xarray", "report") from None
+        variables = {}
+        for estimate in _ARRAYS:
+            if getattr(self, estimate) is None:
+                continue
+            for (leaf, shape), values in zip(self.structure.names(), leaves(getattr(self, estimate)), strict=True):
+                prefix = f"{leaf}_" if leaf else ""
+                dims = ("input", *(f"{prefix}out{axis}" for axis in range(len(shape))))
+                variables[prefix + estimate] = (dims, values)
+        rows = len(leaves(self.mean)[0])
+        attrs = {"method": self.method, "seed": self.seed, "cost": self.cost, "status": self.status.value}
+        attrs["metadata"] = json.dumps(dict(self.metadata))
+        return xarray.Dataset(variables, coords={"input": np.arange(rows)}, attrs=attrs)
+
+    def to_dataframe(self) -> Any:
+        """A ``pandas.DataFrame`` with one row per input and output component."""
+        try:
+            import pandas
+        except ImportError:
+            raise MissingExtraError("pandas", "report") from None
+        columns: dict[str, list[Any]] = {"input": [], "output": []}
+        names = [name for name in _ARRAYS if getattr(self, name) is not None]
+        rows = len(leaves(self.mean)[0])
+        labels = [
+            f"{leaf}{list(index) if index else ''}" or "0"
+            for leaf, shape in self.structure.names()
+            for index in np.ndindex(shape)
+        ]
+        columns["input"] = np.repeat(np.arange(rows), len(labels)).tolist()
+        columns["output"] = labels * rows
+        for name in names:
+            columns[name] = _matrix(self.structure, getattr(self, name)).ravel().tolist()
+        return pandas.DataFrame(columns)
+
+    # ------------------------------------------------------------------------ printing
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+    __repr__ = __str__
+
+
+def load_result(path: str | os.PathLike[str]) -> Result:
+    """Read a result written by :meth:`Result.save`; nothing in the file is executed."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        header = json.loads(str(arrays.pop("header")))
+        if header["format"] != FORMAT:
+            raise ResultFileError(f"{path}: result format {header['format']} is not {FORMAT}; update mlmc-dropout")
+        return _rebuild(header, arrays)
+    except FileNotFoundError:
+        raise ResultFileError(f"{path}: no such file") from None
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise ResultFileError(f"{path} is not a result file of mlmc-dropout, or is damaged ({error})") from None
+
+
+def _rebuild(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Result:
+    structure = Structure.from_json(header["structure"])
+    unflatten = structure.unflatten
+    estimates = {name: unflatten(arrays[name]) if name in arrays else None for name in _ARRAYS}
+    levels = tuple(
+        LevelStats(**plain, **{name: unflatten(arrays[f"level{i}.{name}"]) for name in _LEVEL_ARRAYS})
+        for i, plain in enumerate(header["levels"])
+    )
+    return Result(
+        **estimates,
+        cost=header["cost"],
+        levels=levels,
+        status=Status[header["status"]],
+        method=header["method"],
+        seed=header["seed"],
+        notes=tuple(header["notes"]),
+        metadata=header["metadata"],
+        structure=structure,
+    )
+
+
+# ------------------------------------------------------------------------------- structured arrays
+
+
+def leaves(value: Any) -> list[NDArray[Any]]:
+    """The arrays of a structured output, in order."""
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    return [leaf for part in value for leaf in leaves(part)] if isinstance(value, tuple) else [value]
+
+
+def map_leaves(function: Callable[[NDArray[Any]], Any], value: Any) -> Any:
+    """The same structure with ``function`` applied to each array."""
+    if isinstance(value, Mapping):
+        return {key: map_leaves(function, part) for key, part in value.items()}
+    return tuple(map_leaves(function, part) for part in value) if isinstance(value, tuple) else function(value)
+
+
+def _matrix(structure: Structure, value: Any) -> NDArray[Any]:
+    return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves(value)], axis=1)
+
+
+def _npz(path: str | os.PathLike[str]) -> Path:
+    path = Path(path)
+    return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+
+
+# ------------------------------------------------------------------------------------------ text
+
+
+def _typical(value: Any) -> float:
+    """Mean over all inputs and components, NaN where nothing is finite."""
+    joined = np.concatenate([np.ravel(leaf) for leaf in leaves(value)])
+    finite = joined[np.isfinite(joined)]
+    return float(finite.mean()) if finite.size else float("nan")
+
+
+def _lines(result: Result) -> list[str]:
+    rows = len(leaves(result.mean)[0])
+    lines = [
+        f"{result.method}: {rows} inputs × {result.structure.width} outputs, {result.cost:g} passes per input, "
+        f"seed {result.seed}",
+        result.status.value,
+        "",
+        "averages over inputs and outputs",
+        f"  mean      {_typical(result.mean): .6g}  ± {_typical(result.mean_stderr):.2g}",
+        f"  variance  {_typical(result.variance): .6g}  ± {_typical(result.variance_stderr):.2g}",
+    ]
+    if result.S2_mean is not None:
+        lines.append(f"  paper's S²: mean {_typical(result.S2_mean):.3g}, variance {_typical(result.S2_variance):.3g}")
+    if result.levels:
+        lines += ["", *level_table(result.levels)]
+    if len(result.levels) > 2:
+        rate_Y, rate_V = variance_rates(result.levels)
+        lines.append(f"correction variances fall like T^-{rate_Y:.2f} (mean) and T^-{rate_V:.2f} (variance)")
+    return lines + ([""] if result.notes else []) + [f"note: {note}" for note in result.notes]
+
+
+def level_table(levels: tuple[LevelStats, ...]) -> list[str]:
+    """The diagnostic table, averages over inputs and outputs."""
+    names = ("T", "M", "cost", "mean ΔY", "var ΔY", "kurt", "mean ΔV", "var ΔV", "kurt", "check")
+    widths = (6, 9, 10, 12, 11, 7, 12, 11, 8, 7)
+    head = " " * 10 + "".join(f"{name:>{width}}" for name, width in zip(names, widths, strict=True))
+    rows = [head, "-" * len(head)]
+    for lv in levels:
+        check = "" if lv.telescoping is None else f"{lv.telescoping:.2f}"
+        rows.append(
+            f"{lv.label:<10}{lv.fidelity:>6}{lv.count:>9g}{lv.cost:>10g}{_typical(lv.mean):>12.3e}"
+            f"{_typical(lv.variance):>11.3e}{_typical(lv.kurtosis):>7.2f}{_typical(lv.mean_V):>12.3e}"
+            f"{_typical(lv.variance_V):>11.3e}{_typical(lv.kurtosis_V):>8.2f}{check:>7}"
+        )
+    return rows
+
+
+def variance_rates(levels: tuple[LevelStats, ...]) -> tuple[float, float]:
+    """Fitted β in Var Δ_ℓ ∝ T_ℓ^(−β) over the corrections, for the mean and for the variance."""
+    T = np.log([lv.fidelity for lv in levels[1:]])
+    fits = []
+    for name in ("variance", "variance_V"):
+        values = np.array([_typical(getattr(lv, name)) for lv in levels[1:]])
+        usable = np.isfinite(values) & (values > 0)
+        fits.append(-float(np.polyfit(T[usable], np.log(values[usable]), 1)[0]) if usable.sum() > 1 else float("nan"))
+    return fits[0], fits[1]
