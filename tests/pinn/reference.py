@@ -43,7 +43,13 @@ def gradient(y: Tensor, x: Tensor) -> Tensor:
 
 
 def boundary_layer(
-    model: nn.Module, x: Tensor, multiplier: Tensor, repeats: int, prepare: Prepare = nothing, eps: float = 1.0, gamma: float = 100.0
+    model: nn.Module,
+    x: Tensor,
+    multiplier: Tensor,
+    repeats: int,
+    prepare: Prepare = nothing,
+    eps: float = 1.0,
+    gamma: float = 100.0,
 ) -> tuple[Tensor, Tensor]:
     """Loss and boundary residual; ``x`` is the grid, the ends are passed separately."""
     grid = x.clone().requires_grad_()
@@ -56,7 +62,8 @@ def boundary_layer(
     for number in range(repeats):
         prepare(number, slice(len(grid), None))
         ends = ends + model(torch.tensor([[0.0], [1.0]], dtype=x.dtype)) / repeats
-    assert isinstance(residual, Tensor) and isinstance(ends, Tensor)
+    assert isinstance(residual, Tensor)
+    assert isinstance(ends, Tensor)
     loss = (residual**2).mean() + gamma * (ends**2).mean() + (multiplier[:, None] * ends).sum()
     return loss, ends[:, 0].detach()
 

@@ -1,9 +1,16 @@
 """Physics-informed training of dropout networks by Uzawa's method: the two benchmarks, and yours.
 
-    problem.py      what a problem states      problems/  one file per problem
-    networks.py     ordinary modules           jets.py    their derivatives under masks
-    config.py       a run as a value           draws.py   epoch -> masks and noise
-    training.py     the loop                   runs.py    what a run leaves behind
+====================  ==========================================
+``problem``           what a problem states
+``problems``          the problems, one per file
+``networks``          ordinary modules with dropout layers
+``jets``              their derivatives under masks
+``config``            a run as a value, to and from TOML
+``draws``             an epoch's number -> its masks and noise
+``training``          the one loop
+``runs``              what a run leaves behind, and its return
+``evaluation``        distance from the exact solution
+====================  ==========================================
 """
 
 from __future__ import annotations

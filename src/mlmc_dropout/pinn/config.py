@@ -167,7 +167,7 @@ def parse(text: str, problems: Mapping[str, type[Problem]], problem: str | None 
         raise ConfigError(f"the config is not valid TOML: {error}") from error
     name = stated.pop("problem", problem)
     if name is None:
-        raise ConfigError(f"the config names no problem; add  problem = \"...\", one of {', '.join(problems)}")
+        raise ConfigError(f'the config names no problem; add  problem = "...", one of {", ".join(problems)}')
     if problem is not None and name != problem:
         raise ConfigError(f"the config is for the problem {name!r}, not {problem!r}; use a config of the latter")
     profile = stated.pop("profile", "paper")
@@ -180,7 +180,8 @@ def parse(text: str, problems: Mapping[str, type[Problem]], problem: str | None 
 
 def _merged(base: _T, stated: Mapping[str, Any], where: str) -> _T:
     """``base`` with the ``stated`` fields replaced; ``where`` is the path of the section, for messages."""
-    assert is_dataclass(base) and not isinstance(base, type)
+    assert is_dataclass(base)
+    assert not isinstance(base, type)
     names = [field.name for field in fields(base)]
     changes: dict[str, Any] = {}
     for key, given in stated.items():

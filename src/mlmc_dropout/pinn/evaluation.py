@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -32,7 +32,7 @@ def masked(model: nn.Module, masks: Sequence[Tensor]) -> Iterator[None]:
             handle.remove()
 
 
-def _multiplier(mask: Tensor, p: float):  # type: ignore[no-untyped-def]
+def _multiplier(mask: Tensor, p: float) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
     def hook(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         return output * (mask.to(output.dtype) / (1.0 - p))
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from mlmc_dropout.errors import InputError
 from mlmc_dropout.pinn.networks import Sine
@@ -47,7 +47,7 @@ class Affine(NamedTuple):
     bias: Tensor | None
 
     def __call__(self, z: Tensor) -> Tensor:
-        return F.linear(z, self.weight, self.bias)
+        return functional.linear(z, self.weight, self.bias)
 
 
 Step = Affine | nn.Module
@@ -130,7 +130,7 @@ def _compose(outer: Affine, inner: Affine) -> Affine:
 
 
 def _affine(step: Affine, z: Jet) -> Jet:
-    return Jet(step(z.value), F.linear(z.first, step.weight), F.linear(z.second, step.weight))
+    return Jet(step(z.value), functional.linear(z.first, step.weight), functional.linear(z.second, step.weight))
 
 
 def _affine_input(step: Affine, x: Tensor) -> Jet:
@@ -171,8 +171,9 @@ def derivatives(layer: nn.Module, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             cumulative = 0.5 * (1.0 + torch.erf(z * math.sqrt(0.5)))
             return z * cumulative, cumulative + z * density, density * (2.0 - z * z)
         case nn.Softplus():
-            s = torch.sigmoid(layer.beta * z)
-            return F.softplus(z, layer.beta, layer.threshold), s, layer.beta * s * (1.0 - s)
+            # torch continues softplus by a straight line beyond a threshold; so do its derivatives.
+            s = torch.sigmoid(layer.beta * z).masked_fill(layer.beta * z > layer.threshold, 1.0)
+            return functional.softplus(z, layer.beta, layer.threshold), s, layer.beta * s * (1.0 - s)
         case _:
             known = "SiLU, Tanh, Sine, GELU (erf), Softplus"
             raise InputError(f"no second derivative is known for the layer {layer!r}; use one of {known}")

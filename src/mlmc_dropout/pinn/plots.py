@@ -46,7 +46,8 @@ def draw_solution(path: Path, config: Config, model: nn.Module, passes: int = 10
     moments = dropout_moments(config, model.eval(), x.to(config.torch_dtype), passes)
     exact = config.equation.exact_mean(x)
     figure = _figure(4.8 * len(moments), 3.6)
-    for axes, (name, (mean, variance)) in zip(figure.subplots(1, len(moments), squeeze=False)[0], moments.items(), strict=True):
+    panels = figure.subplots(1, len(moments), squeeze=False)[0]
+    for axes, (name, (mean, variance)) in zip(panels, moments.items(), strict=True):
         at, centre, width = x[:, 0].numpy(), mean[:, 0].numpy(), 2.0 * variance[:, 0].sqrt().numpy()
         axes.fill_between(at, centre - width, centre + width, alpha=0.25, label="mean ± 2 std")
         axes.plot(at, centre, label=f"dropout mean, {passes} passes")

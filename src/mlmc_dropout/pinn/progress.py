@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 __all__ = ["Bar", "Lines", "Progress", "Silent", "automatic"]
@@ -16,7 +15,7 @@ class Progress(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
     def begin(self, done: int, epochs: int) -> None: ...
 
@@ -41,7 +40,7 @@ class Silent:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         return None
 
     def begin(self, done: int, epochs: int) -> None:
@@ -95,7 +94,7 @@ class Bar(Silent):
         self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
     def begin(self, done: int, epochs: int) -> None:
@@ -113,7 +112,8 @@ def _terms(losses: Mapping[str, float]) -> str:
 
 
 def _clock(seconds: float) -> str:
-    """
+    """Hours, minutes and seconds.
+
     >>> _clock(3725.0)
     '1:02:05'
     """

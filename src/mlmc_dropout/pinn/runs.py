@@ -1,7 +1,7 @@
 """A run directory: everything a training run leaves behind, readable without executing anything.
 
     config.toml             every value that determines the run
-    run.json                what made it: versions, revision, times, compiled or not
+    run.json                what made it: versions, revision, and each process that trained it
     losses.csv              average terms of the loss, one line a window
     checkpoint.safetensors  weights, optimiser moments, multiplier, best weights, epoch
     weights.safetensors     the weights kept, once training is over
@@ -65,11 +65,17 @@ def create(out: Path, config: Config) -> Path:
     try:
         out.mkdir(parents=True, exist_ok=True)
         path = _first_free(out, stamp)
-        _write(path / CONFIG, dump(config).encode())
-        write_json(path / INFO, {"format": _FORMAT, "seed": config.seed, **provenance()})
     except OSError as error:
         raise RunDirectoryError(f"cannot write to {str(out)!r}: {error.strerror}; choose another directory") from error
+    _write(path / CONFIG, dump(config).encode())
+    write_json(path / INFO, {"format": _FORMAT, "seed": config.seed, **provenance(), "sessions": []})
     return path
+
+
+def note_session(path: Path, entry: Mapping[str, Any]) -> None:
+    """Add to ``run.json`` from where and how a process trained this run."""
+    info = read_json(path / INFO)
+    write_json(path / INFO, {**info, "sessions": [*info.get("sessions", []), dict(entry)]})
 
 
 def _first_free(out: Path, stamp: str) -> Path:
@@ -144,7 +150,8 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) 
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> None:
-    _write(path, safetensors.torch.save({name: t.detach().contiguous() for name, t in tensors.items()}, dict(notes or {})))
+    plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    _write(path, safetensors.torch.save(plain, dict(notes or {})))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -204,5 +211,8 @@ def read_json(path: Path) -> dict[str, Any]:
 def _write(path: Path, content: bytes) -> None:
     """Replace the file at ``path`` in one step."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(content)
-    os.replace(partial, path)
+    try:
+        partial.write_bytes(content)
+        os.replace(partial, path)
+    except OSError as error:
+        raise RunDirectoryError(f"cannot write {str(path)!r}: {error.strerror}; what was there is unchanged") from error

@@ -90,6 +90,8 @@ def resume(
     if expected not in (None, config.equation.name):
         raise RunDirectoryError(f"{str(path)!r} is a run of {config.equation.name!r}, not of {expected!r}")
     if (path / runs.SUMMARY).is_file():
+        with progress or automatic() as shown:
+            shown.say(f"{path} is finished; it is left as it is")
         return path
     return _run(path, config, restore(path, config), progress)
 
@@ -103,24 +105,29 @@ def new_state(config: Config) -> State:
 def _run(path: Path, config: Config, state: State, progress: Progress | None) -> Path:
     with progress or automatic() as shown:
         shown.say(f"{config.equation.name}: {config.epochs} epochs from {state.epoch}, in {path}")
-        drawer = _drawer(config, state.model)
-        evaluate = evaluator(config, state.model)
-        if config.compile:
-            evaluate = _compiled(config, state, evaluate, drawer, shown)
-        shown.begin(state.epoch, config.epochs)
-        saved = time.monotonic()
-        while state.epoch < config.epochs:
-            _window(config, state, evaluate, drawer)
-            losses = dict(zip(("total", *config.equation.terms), state.history[-1][1], strict=True))
-            shown.update(state.epoch, losses)
-            if time.monotonic() - saved >= config.checkpoint_seconds or state.epoch == config.epochs:
-                save(path, config, state)
-                saved = time.monotonic()
+        if state.epoch < config.epochs:
+            _loop(path, config, state, shown)
         _finish(path, config, state, shown)
     return path
 
 
-def _drawer(config: Config, model: nn.Module) -> Drawer:
+def _loop(path: Path, config: Config, state: State, shown: Progress) -> None:
+    drawer, evaluate = new_drawer(config, state.model), evaluator(config, state.model)
+    fast = _compiled(config, state, evaluate, drawer, shown) if config.compile else None
+    threads = torch.get_num_threads()
+    runs.note_session(path, {"epoch": state.epoch, "compiled": fast is not None, "threads": threads})
+    shown.begin(state.epoch, config.epochs)
+    saved = time.monotonic()
+    while state.epoch < config.epochs:
+        _window(config, state, fast or evaluate, drawer)
+        losses = dict(zip(("total", *config.equation.terms), state.history[-1][1], strict=True))
+        shown.update(state.epoch, losses)
+        if time.monotonic() - saved >= config.checkpoint_seconds or state.epoch == config.epochs:
+            save(path, config, state)
+            saved = time.monotonic()
+
+
+def new_drawer(config: Config, model: nn.Module) -> Drawer:
     rows = len(config.equation.rows(config.points))
     return Drawer(model, rows, config.seed, config.torch_dtype, config.equation.noisy)
 
@@ -136,15 +143,15 @@ def evaluator(config: Config, model: nn.Module) -> Evaluate:
     return evaluate
 
 
-def _compiled(config: Config, state: State, evaluate: Evaluate, drawer: Drawer, shown: Progress) -> Evaluate:
-    """``evaluate`` compiled, if a trial call works; otherwise as it is."""
+def _compiled(config: Config, state: State, evaluate: Evaluate, drawer: Drawer, shown: Progress) -> Evaluate | None:
+    """``evaluate`` compiled, if a trial call works; otherwise nothing, and the user is told."""
     fast: Evaluate = torch.compile(evaluate, dynamic=False)
     (draw,) = drawer.block(TRAINING, state.epoch, 1, config.repeats)
     try:
-        fast(draw, state.multiplier)[0].backward()  # type: ignore[no-untyped-call]
+        fast(draw, state.multiplier)[0].backward()
     except Exception as error:  # whatever a compiler may raise: training does not depend on it
         shown.say(f"torch.compile does not work here ({type(error).__name__}); training without it")
-        return evaluate
+        return None
     finally:
         state.optimizer.zero_grad()
     return fast
@@ -156,8 +163,8 @@ def _window(config: Config, state: State, evaluate: Evaluate, drawer: Drawer) ->
     terms: list[Tensor] = []
     while state.epoch < end:
         count = min(_BLOCK, end - state.epoch)
-        for draw in drawer.block(TRAINING, state.epoch, count, config.repeats):
-            terms.append(step(config, state, evaluate, drawer, draw))
+        draws = drawer.block(TRAINING, state.epoch, count, config.repeats)
+        terms += [step(config, state, evaluate, drawer, draw) for draw in draws]
     average = torch.stack(terms).to(torch.float64).mean(dim=0)
     total = float(average.sum())
     if not math.isfinite(total):
@@ -176,7 +183,7 @@ def step(config: Config, state: State, evaluate: Evaluate, drawer: Drawer, draw:
         group["lr"] = config.optimizer.rate(state.epoch)
     state.optimizer.zero_grad()
     total, terms, constraint = evaluate(draw, state.multiplier)
-    total.backward()  # type: ignore[no-untyped-call]
+    total.backward()
     if state.epoch % config.uzawa.every == 0:
         if config.uzawa.lag_passes:
             constraint = _lagged(config, state, evaluate, drawer)
@@ -213,16 +220,26 @@ def restore(path: Path, config: Config) -> State:
     try:
         state.epoch, state.best_loss = int(notes["epoch"]), float(notes["best_loss"])
         state.multiplier = tensors["multiplier"]
-        moments = {number: _part(tensors, f"adam.{number}.") for number in range(len(list(state.model.parameters())))}
     except (KeyError, ValueError) as error:
-        raise RunDirectoryError(f"{str(source)!r} is not a checkpoint of this run: {error} is missing or wrong") from error
+        raise RunDirectoryError(f"{str(source)!r} is not a checkpoint: {error} is missing or wrong") from error
     runs.load_weights(state.model, _part(tensors, "model."), source)
     state.best = _part(tensors, "best.")
-    groups = state.optimizer.state_dict()["param_groups"]
-    state.optimizer.load_state_dict({"state": moments if state.epoch else {}, "param_groups": groups})
+    _restore_moments(state, tensors, source)
     history = runs.read_history(path / runs.LOSSES, config)
     state.history = [line for line in history if line[0] <= state.epoch]
     return state
+
+
+def _restore_moments(state: State, tensors: dict[str, Tensor], source: Path) -> None:
+    """Adam's moments; before the first epoch there are none."""
+    moments = {}
+    for number, parameter in enumerate(state.model.parameters() if state.epoch else ()):
+        moments[number] = _part(tensors, f"adam.{number}.")
+        shapes = {name: tensor.shape for name, tensor in moments[number].items()}
+        if shapes != {"step": torch.Size(), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}:
+            raise RunDirectoryError(f"{str(source)!r} lacks the optimiser's state of weight {number}; it was changed")
+    groups = state.optimizer.state_dict()["param_groups"]
+    state.optimizer.load_state_dict({"state": moments, "param_groups": groups})
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
