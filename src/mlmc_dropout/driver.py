@@ -104,10 +104,11 @@ class _Outcome:
 
 def _run(plan: Method, goal: Goal, source: Source) -> _Outcome:
     """Spend, look, and spend more until the goal is reached."""
+    plan = plan.choose(source, goal).bind(source)
     state: State = {}
     done: dict[str, int] = {}
     before: _Outcome | None = None
-    spend = goal.first(plan)
+    spend = goal.first(plan.least())
     try:
         while True:
             tasks, after = plan.extend(done, spend)

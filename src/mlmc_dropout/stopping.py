@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mlmc_dropout.errors import InputError
-from mlmc_dropout.estimators import Estimates, Method
 
-__all__ = ["Goal"]
+__all__ = ["Goal", "Look"]
 
 Array = NDArray[np.float64]
 
 PILOT = 128  # passes spent before the first look at the standard errors
 MARGIN = 1.05  # ask for a little more than the standard errors seem to need: they are estimates too
 MAX_GROWTH = 8.0  # never trust a look enough to multiply the passes by more than this
+
+
+class Look(Protocol):
+    """Estimates so far, as a stop rule sees them: matrices (rows, width) and the passes spent per input."""
+
+    @property
+    def mean(self) -> Array: ...
+    @property
+    def variance(self) -> Array: ...
+    @property
+    def mean_stderr(self) -> Array: ...
+    @property
+    def variance_stderr(self) -> Array: ...
+    @property
+    def cost(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +67,15 @@ class Goal:
         """Whether any accuracy is asked for."""
         return self.tolerance is not None or self.tolerance_variance is not None
 
-    def first(self, method: Method) -> float:
-        """Passes of the first round: everything, or a pilot if the accuracy decides."""
+    def first(self, least: float) -> float:
+        """Passes of the first round: everything, or a pilot of at least ``least`` if the accuracy decides."""
         if not self.has_tolerance:
             assert self.budget is not None
             return self.budget
-        pilot = max(PILOT, method.least())
+        pilot = max(PILOT, least)
         return pilot if self.budget is None else min(pilot, self.budget)
 
-    def shortfall(self, found: Estimates) -> float:
+    def shortfall(self, found: Look) -> float:
         """How many times more passes the tolerance needs: the (quantile of the) largest (stderr / tolerance)²."""
         ratios = [
             (stderr / (tolerance * _scale(values, self.relative))) ** 2
@@ -72,7 +87,7 @@ class Goal:
         ]
         return max(float(np.quantile(r, self.quantile, method="inverted_cdf")) for r in ratios)
 
-    def more(self, found: Estimates) -> float:
+    def more(self, found: Look) -> float:
         """Passes still to spend after a look; 0 when the tolerance is met or the budget leaves none."""
         if not self.has_tolerance:
             return 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,9 @@ from mlmc_dropout.errors import NonFiniteOutputError
 from mlmc_dropout.masks import pass_keys
 from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.sampler import DropoutSampler, Program
+from mlmc_dropout.stopping import Goal
 
-__all__ = ["BLOCK", "Estimates", "LevelEstimate", "Method", "Source", "State", "Task", "merge_states"]
+__all__ = ["BLOCK", "Estimates", "LevelEstimate", "Method", "Source", "State", "Task", "Unchanging", "merge_states"]
 
 Array = NDArray[np.float64]
 
@@ -79,6 +80,20 @@ class Estimates:
     notes: tuple[str, ...] = ()
 
 
+class Unchanging:
+    """For methods with nothing to choose and nothing to prepare."""
+
+    __slots__ = ()
+
+    def choose(self, source: Source, goal: Goal) -> Self:
+        """Itself."""
+        return self
+
+    def bind(self, source: Source) -> Self:
+        """Itself."""
+        return self
+
+
 class Method(Protocol):
     """An estimator: plans tasks, runs one, and reads the merged state.
 
@@ -91,6 +106,16 @@ class Method(Protocol):
 
     def least(self) -> int:
         """Passes of the smallest run that gives standard errors."""
+
+    def choose(self, source: Source, goal: Goal) -> Method:
+        """The method to run: itself, unless it is one that decides from a pilot."""
+
+    def bind(self, source: Source) -> Method:
+        """The method made ready for the inputs of ``source``.
+
+        Whatever has to be computed once per batch of inputs is computed here, from names alone, so
+        that every worker can bind for itself and finds the same. Its cost counts in ``extend``.
+        """
 
     def extend(self, done: Mapping[str, int], budget: float) -> tuple[list[Task], dict[str, int]]:
         """Tasks that spend at most ``budget`` further passes, and ``done`` after them."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mlmc_dropout import theory
 from mlmc_dropout.allocation import allocate
 from mlmc_dropout.coupling import prefix_estimates
-from mlmc_dropout.estimators.base import BLOCK, Estimates, LevelEstimate, Source, State, Task, blocks
+from mlmc_dropout.estimators.base import BLOCK, Estimates, LevelEstimate, Source, State, Task, Unchanging, blocks
 from mlmc_dropout.ladder import Ladder
 from mlmc_dropout.moments import MomentBlock
 
@@ -29,7 +29,7 @@ _NOTES = {
 
 
 @dataclass(frozen=True, slots=True)
-class MLMC:
+class MLMC(Unchanging):
     """𝒴 = mean Y_0 + Σ mean ΔY_ℓ and 𝒱 = mean V_0 + Σ mean ΔV_ℓ on a ladder, M_ℓ replicates at level ℓ.
 
     Nested: replicate m of level ℓ extends replicate m of level ℓ−1. Independent: every level draws

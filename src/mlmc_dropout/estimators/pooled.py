@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from mlmc_dropout import theory
-from mlmc_dropout.estimators.base import BLOCK, Estimates, LevelEstimate, Source, State, Task, blocks
+from mlmc_dropout.estimators.base import BLOCK, Estimates, LevelEstimate, Source, State, Task, Unchanging, blocks
 from mlmc_dropout.moments import MomentBlock
 
 __all__ = ["Pooled"]
 
 
 @dataclass(frozen=True, slots=True)
-class Pooled:
+class Pooled(Unchanging):
     """Y(c) and V(c) of c passes; Var Y = μ2/c and Var V = (μ4 − (c−3)/(c−1)·μ2²)/c with estimated moments."""
 
     name: str = "pooled"
