@@ -24,7 +24,7 @@ from mlmc_dropout.data import Batch
 from mlmc_dropout.errors import InputError, ModelError
 from mlmc_dropout.interception import Interceptor, apply_mask
 
-__all__ = ["Recorder", "Site", "find_sites", "play", "replica"]
+__all__ = ["Player", "Recorder", "Site", "find_sites", "play", "replica"]
 
 _CARRIERS = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBase)
 _NOT_DROPOUT = (nn.modules.batchnorm._NormBase, nn.RReLU)  # behave otherwise in training, without being dropout
@@ -284,7 +284,7 @@ def _rate(site: Site, rates: float | Mapping[str, float] | None) -> float:
 # ------------------------------------------------------------------------------ running with masks
 
 
-class _Player(Interceptor):
+class Player(Interceptor):
     """Applies given keep masks, one per site in the order of the forward pass."""
 
     def __init__(self, sites: Sequence[Site], masks: Sequence[Tensor | None], inplace: bool) -> None:
@@ -319,7 +319,7 @@ def play(
 
     ``inplace`` also changes the argument of in-place dropout, as torch would.
     """
-    player = _Player(sites, masks, inplace)
+    player = Player(sites, masks, inplace)
     with player:
         out = forward(model, batch)
     if player.met != len(sites):
