@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from mlmc_dropout.data import Batch, some
 from mlmc_dropout.errors import NonFiniteOutputError
@@ -16,7 +17,18 @@ from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.sampler import DropoutSampler, Program
 from mlmc_dropout.stopping import Goal
 
-__all__ = ["BLOCK", "Estimates", "LevelEstimate", "Method", "Source", "State", "Task", "Unchanging", "merge_states"]
+__all__ = [
+    "BLOCK",
+    "Chooser",
+    "Estimates",
+    "LevelEstimate",
+    "Method",
+    "Source",
+    "State",
+    "Task",
+    "Unchanging",
+    "merge_states",
+]
 
 Array = NDArray[np.float64]
 
@@ -63,6 +75,9 @@ class LevelEstimate:
     variance_V: Array
     kurtosis_V: Array
     telescoping: float | None = None
+    correlation: Array | None = None
+    gain: Array | None = None
+    gain_V: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +109,8 @@ class Unchanging:
         return self
 
 
-class Method(Protocol):
-    """An estimator: plans tasks, runs one, and reads the merged state.
-
-    ``done`` counts what earlier tasks covered; it is all the memory a method has, and plain data.
-    """
+class Chooser(Protocol):
+    """What users ask for by name: a method, or one that decides on a method from a pilot."""
 
     @property
     def name(self) -> str:
@@ -108,7 +120,18 @@ class Method(Protocol):
         """Passes of the smallest run that gives standard errors."""
 
     def choose(self, source: Source, goal: Goal) -> Method:
-        """The method to run: itself, unless it is one that decides from a pilot."""
+        """The method to run: itself, unless it decides."""
+
+    def describe(self) -> dict[str, Any]:
+        """The settings, as plain data."""
+
+
+class Method(Chooser, Protocol):
+    """An estimator: plans tasks, runs one, and reads the merged state.
+
+    ``done`` counts what earlier tasks covered, "passes" among them; it is plain data and all the
+    memory a method has.
+    """
 
     def bind(self, source: Source) -> Method:
         """The method made ready for the inputs of ``source``.
@@ -125,9 +148,6 @@ class Method(Protocol):
 
     def summarise(self, state: State, done: Mapping[str, int]) -> Estimates:
         """Estimates and standard errors of everything merged so far."""
-
-    def describe(self) -> dict[str, Any]:
-        """The settings, as plain data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +167,19 @@ class Source:
         keys = pass_keys(self.seed, stream, names[1], names[0])
         out = self.sampler.run(self.program, self.batch, keys.flatten(), self.first_row, self.chunk)
         values = out.double().cpu().numpy()
-        self._check(values)
+        self.check(values)
         return values.reshape(len(indices), len(replicates), *values.shape[1:])
 
-    def _check(self, values: Array) -> None:
+    def design_chunks(self, keys: Tensor, passes: int) -> Iterator[list[Tensor | None]]:
+        """Masks of the stratified designs named by ``keys``, in chunks that fit the memory limit."""
+        rows = self.batch.rows
+        whole = [self.sampler.draw(site, keys, rows, self.first_row, passes) for site in self.program.sites]
+        size = self.chunk or self.sampler.passes_at_once(self.program, rows)
+        for start in range(0, len(keys) * passes, size):
+            yield [None if m is None else m[start : start + size] for m in whole]
+
+    def check(self, values: Array) -> None:
+        """Refuse outputs (passes, rows, width) that are not finite."""
         finite = np.isfinite(values)
         if not finite.all():
             rows = np.flatnonzero(~finite.all(axis=(0, 2))) + self.first_row

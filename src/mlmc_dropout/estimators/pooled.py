@@ -19,17 +19,24 @@ __all__ = ["Pooled"]
 class Pooled(Unchanging):
     """Y(c) and V(c) of c passes; Var Y = μ2/c and Var V = (μ4 − (c−3)/(c−1)·μ2²)/c with estimated moments."""
 
-    name: str = "pooled"
+    overhead: int = 0  # passes a pilot spent before
+    reason: str = ""  # why it was chosen, if it was
+
+    @property
+    def name(self) -> str:
+        """The name users choose it by."""
+        return "pooled"
 
     def least(self) -> int:
         """Below four passes the fourth moment says nothing."""
-        return 4
+        return 4 + self.overhead
 
     def extend(self, done: Mapping[str, int], budget: float) -> tuple[list[Task], dict[str, int]]:
         """The next ``budget`` passes, in blocks."""
-        first = done.get("passes", 0)
-        count = max(0, int(budget))
-        return [Task(0, a, n) for a, n in blocks(first, count, BLOCK)], {"passes": first + count}
+        spent = done.get("passes", self.overhead)
+        first = spent - self.overhead
+        count = max(0, int(budget) - (0 if done else self.overhead))
+        return [Task(0, a, n) for a, n in blocks(first, count, BLOCK)], {"passes": spent + count}
 
     def run(self, source: Source, task: Task) -> State:
         """The moments of a block of passes."""
@@ -49,8 +56,9 @@ class Pooled(Unchanging):
             block.variance,
             np.sqrt(block.variance / c),
             np.sqrt(np.maximum(spread, 0.0)),
-            c,
+            c + self.overhead,
             levels=(level,),
+            notes=(self.reason,) if self.reason else (),
         )
 
     def describe(self) -> dict[str, Any]:

@@ -1,0 +1,276 @@
+"""Stratified masks, with or without a coarse level whose moments are known.
+
+Passes come in designs of T, over which every unit is dropped almost exactly pT times (Latin
+hypercube sampling, ``masks.latin_hypercube``). Each pass has the right law, so that the mean over a
+design is unbiased, while the main effect of every unit cancels inside it. Passes of a design are
+negatively correlated; the exact total-variance identity mends the variance::
+
+    μ2 = E[(1/T) Σ (D_t − Y)²] + Var[Y],
+
+with Var[Y] from pairs of independent designs. If a linear head follows the last dropout it is averaged
+out in closed form first (``expansion``): D becomes h, and E s² adds to μ2.
+
+The expansion G serves the variance: (1/T) Σ (G_t − Ḡ)² has a known mean, hence its excess over that
+mean is a control variate. Its coefficient is fitted on one half of the pairs and used on the other,
+and vice versa, so that no bias creeps in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mlmc_dropout.errors import ModelError
+from mlmc_dropout.estimators.base import BLOCK, Estimates, LevelEstimate, Source, State, Task, blocks
+from mlmc_dropout.expansion import Expansion, Head, expansion_of, heads_of, linearise, reduced_passes, supported
+from mlmc_dropout.masks import pass_keys
+from mlmc_dropout.moments import MomentBlock
+from mlmc_dropout.stopping import Goal
+
+__all__ = ["Stratified"]
+
+Array = NDArray[np.float64]
+
+DESIGN = 20  # passes per design: pT is whole for the common rates 0.05, 0.1, 0.2, 0.25, 0.5
+LEAST_PAIRS = 4
+GRADIENT_STREAM = 1 << 21  # of the masks over which gradients are averaged
+_HALVES = ("a", "b")
+_PRIOR = 4.0  # pairs' worth of belief in the coefficient 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stratified:
+    """Pairs of stratified designs; ``expansion`` adds the control variate for the variance.
+
+    ``heads``: average out the last dropout where it is followed by a linear map (``None``: if that is
+    cheap compared with the budget). ``gradient_masks``: number of random masks over which the gradient
+    is averaged; 0 takes it at the mean mask.
+    """
+
+    expansion: bool = False
+    passes: int = DESIGN
+    heads: bool | None = None
+    gradient_masks: int = 0
+    overhead: float = 0.0  # passes spent before the first design: pilot and gradients
+    reason: str = ""  # why it was chosen, if it was
+    ready: _Ready | None = None
+
+    @property
+    def name(self) -> str:
+        """The name users choose it by."""
+        return "control-variate" if self.expansion else "stratified"
+
+    def least(self) -> int:
+        """A few pairs of designs, and what preparing them costs."""
+        return 2 * LEAST_PAIRS * min(self.passes, 4) + int(np.ceil(self.overhead))
+
+    def choose(self, source: Source, goal: Goal) -> Stratified:
+        """Shorter designs for small budgets, so that enough pairs are left for standard errors."""
+        if self.expansion and not supported(source.program):
+            raise ModelError(
+                "method='control-variate' needs mask units that belong to one input row each, which is not so for "
+                f"{[s.name for s in source.program.active if s.row_axis is None or not s.splits_by_row]}; "
+                "use method='stratified'"
+            )
+        heads = self.heads
+        if heads is None:
+            heads = self.expansion or affordable(source, goal)
+        if goal.budget is None:
+            return replace(self, heads=heads)
+        return replace(self, heads=heads, passes=int(np.clip(goal.budget // 20, 4, self.passes)))
+
+    def bind(self, source: Source) -> Stratified:
+        """Differentiate once for these inputs, if anything needs it."""
+        if not supported(source.program) or not (self.expansion or self.heads):
+            return replace(self, ready=_Ready())
+        sampler, program, batch = source.sampler, source.program, source.batch
+        mean = linearise(sampler, program, batch)
+        heads = heads_of(sampler, program, batch, mean, source.seed) if self.heads else ()
+        cost = mean.cost + (8.0 if heads else 0.0)
+        if not self.expansion:
+            return replace(self, ready=_Ready(heads), overhead=self.overhead + cost)
+        if self.gradient_masks:
+            keys = pass_keys(source.seed, GRADIENT_STREAM, 0, range(self.gradient_masks))
+            mean = linearise(sampler, program, batch, keys)
+            cost += mean.cost
+        ready = _Ready(heads, expansion_of(program, mean, heads))
+        return replace(self, ready=ready, overhead=self.overhead + cost)
+
+    def extend(self, done: Mapping[str, int], budget: float) -> tuple[list[Task], dict[str, int]]:
+        """The next pairs of designs."""
+        first = done.get("pairs", 0)
+        spent = done.get("passes", int(np.ceil(self.overhead)))
+        if not first:
+            budget -= spent
+        count = max(0, int(budget // (2 * self.passes)))
+        size = max(1, BLOCK // (2 * self.passes))
+        after = {"pairs": first + count, "passes": spent + 2 * self.passes * count}
+        return [Task(0, a, n) for a, n in blocks(first, count, size)], after
+
+    def run(self, source: Source, task: Task) -> State:
+        """Design means, and the variance estimate and control of every pair."""
+        assert self.ready is not None
+        pairs, T = range(task.first, task.first + task.count), self.passes
+        keys = pass_keys(source.seed, task.stream, np.repeat(pairs, 2), np.tile([0, 1], task.count))
+        D, s2, G = self._passes(source, keys)
+        raw = D.reshape(-1, *D.shape[2:])
+        state = {
+            "y": MomentBlock.of((D - G).mean(axis=1)),
+            "pass": MomentBlock.of(raw),
+            "rest": MomentBlock.of(raw - G.reshape(raw.shape)),
+            "s2": MomentBlock.of(s2.reshape(raw.shape)),
+        }
+        whole = s2.mean(axis=1) + _scatter(D)
+        Y = D.mean(axis=1)
+        v = (whole[::2] + whole[1::2]) / 2 + (Y[::2] - Y[1::2]) ** 2 / 2
+        if self.ready.expansion is None:
+            return {**state, "v": MomentBlock.of(v)}
+        scatter = _scatter(G)
+        c = (scatter[::2] + scatter[1::2]) / 2 - self.ready.known_scatter(T)
+        for half, name in enumerate(_HALVES):
+            mine = [i for i, pair in enumerate(pairs) if pair % 2 == half]
+            if mine:
+                state[f"v.{name}"] = MomentBlock.of(v[mine])
+                state[f"c.{name}"] = MomentBlock.of(c[mine])
+                state[f"v+c.{name}"] = MomentBlock.of(v[mine] + c[mine])
+        return state
+
+    def _passes(self, source: Source, keys: torch.Tensor) -> tuple[Array, Array, Array]:
+        """h, s² and G of the designs named by ``keys``: each (designs, T, rows, width)."""
+        assert self.ready is not None
+        outs = []
+        for masks in source.design_chunks(keys, self.passes):
+            h, s2 = reduced_passes(source.sampler, source.program, source.batch, masks, self.ready.heads)
+            expansion = self.ready.expansion
+            G = torch.zeros_like(h) if expansion is None else expansion.linear(masks, source.batch.rows)
+            outs.append([t.double().cpu().numpy() for t in (h, s2, G)])
+        joined = [np.concatenate(arrays) for arrays in zip(*outs, strict=True)]
+        source.check(joined[0])
+        shape = (len(keys), self.passes, *joined[0].shape[1:])
+        return joined[0].reshape(shape), joined[1].reshape(shape), joined[2].reshape(shape)
+
+    def summarise(self, state: State, done: Mapping[str, int]) -> Estimates:
+        """Means over designs and pairs; standard errors from their scatter."""
+        assert self.ready is not None
+        y = state["y"]
+        cost = done["passes"]
+        if self.ready.expansion is None:
+            variance, error2 = state["v"].mean, state["v"].variance_of_mean
+        else:
+            variance, error2 = _cross_fitted(state)
+        levels = tuple(self._levels(state, variance, y.variance_of_mean, error2, cost))
+        return Estimates(
+            y.mean,
+            variance,
+            np.sqrt(y.variance_of_mean),
+            np.sqrt(error2),
+            cost,
+            levels=levels,
+            notes=tuple(self._notes(levels)),
+        )
+
+    def _levels(
+        self, state: State, mu2: Array, error2_y: Array, error2_v: Array, cost: float
+    ) -> Iterator[LevelEstimate]:
+        assert self.ready is not None
+        full, rest, s2 = state["pass"], state["rest"], state["s2"]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            gain = mu2 / cost / error2_y
+            mu4 = full.fourth + 6 * full.variance * s2.mean + 3 * s2.mean**2  # of a pass with its last masks drawn
+            gain_V = (mu4 - mu2**2) / cost / error2_v
+            correlation = np.sqrt(np.clip(1 - (rest.variance + s2.mean * 0) / full.variance, 0, 1))
+        if self.ready.expansion is not None:
+            known = self.ready.expansion.variance.double().cpu().numpy()
+            nothing = np.zeros_like(known)
+            yield LevelEstimate("analytic", 0, 0, self.overhead, nothing, known, nothing, known, nothing, nothing)
+        yield LevelEstimate(
+            "correction" if self.ready.expansion is not None else "passes",
+            self.passes,
+            rest.count,
+            cost - (self.overhead if self.ready.expansion is not None else 0.0),
+            rest.mean,
+            rest.variance,
+            rest.kurtosis,
+            mu2,
+            error2_v * cost,
+            full.kurtosis,
+            correlation=correlation if self.ready.expansion is not None else None,
+            gain=gain,
+            gain_V=gain_V,
+        )
+
+    def _notes(self, levels: tuple[LevelEstimate, ...]) -> Iterator[str]:
+        assert self.ready is not None
+        last = levels[-1]
+        assert last.gain is not None and last.gain_V is not None
+        if self.reason:
+            yield self.reason
+        yield (
+            f"Plain Monte Carlo would need about {_median(last.gain):.3g} times as many passes for the mean and "
+            f"{_median(last.gain_V):.3g} times as many for the variance (medians over inputs and outputs)."
+        )
+        if self.ready.heads:
+            names = ", ".join(repr(head.site.name) for head in reversed(self.ready.heads))
+            yield f"The outputs are affine in the units dropped at {names}, which were averaged out in closed form."
+
+    def describe(self) -> dict[str, Any]:
+        """Design size and what is averaged out."""
+        return {"design": self.passes, "gradient_masks": self.gradient_masks}
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """What was computed for one batch of inputs."""
+
+    heads: tuple[Head, ...] = ()
+    expansion: Expansion | None = None
+
+    def known_scatter(self, passes: int) -> Array:
+        """E[(1/T) Σ (G_t − Ḡ)²] = Var G − Var Ḡ."""
+        assert self.expansion is not None
+        known = self.expansion.variance - self.expansion.variance_of_design_mean(passes)
+        return np.asarray(known.double().cpu().numpy())
+
+
+def affordable(source: Source, goal: Goal, share: float = 0.1) -> bool:
+    """Whether one backward pass per output costs at most ``share`` of the passes to come."""
+    width = source.program.structure.width
+    return bool(1 + 2 * width <= share * (goal.budget or 1280.0))
+
+
+def _scatter(values: Array) -> Array:
+    """(1/T) Σ (x_t − x̄)² over the passes of each design (axis 1)."""
+    return np.square(values - values.mean(axis=1, keepdims=True)).mean(axis=1)
+
+
+def _median(values: Array) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if finite.size else float("inf")
+
+
+def _cross_fitted(state: State) -> tuple[Array, Array]:
+    """Mean of v − β c with β from the other half of the pairs, and the variance of that mean."""
+    fits = {}
+    for half in _HALVES:
+        v, c = state[f"v.{half}"], state[f"c.{half}"]
+        covariance = (state[f"v+c.{half}"].variance - v.variance - c.variance) / 2
+        with np.errstate(invalid="ignore", divide="ignore"):
+            # drawn a little towards 1, the right coefficient of a good expansion: few pairs fit it badly
+            beta = (covariance * v.count + c.variance * _PRIOR) / (c.variance * (v.count + _PRIOR))
+        fits[half] = (v, c, covariance, np.clip(np.nan_to_num(beta, nan=1.0), 0.0, 2.0))
+    total = sum(fit[0].count for fit in fits.values())
+    mean: Any = 0.0
+    error2: Any = 0.0
+    for half, other in zip(_HALVES, reversed(_HALVES), strict=True):
+        v, c, covariance, _ = fits[half]
+        beta = fits[other][3]
+        share = v.count / total
+        spread = np.maximum(v.variance - 2 * beta * covariance + beta**2 * c.variance, 0.0)
+        mean = mean + share * (v.mean - beta * c.mean)
+        error2 = error2 + share**2 * spread / v.count
+    return np.asarray(mean), np.asarray(error2)

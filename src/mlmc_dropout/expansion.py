@@ -1,0 +1,301 @@
+"""A coarse level whose moments are known: the network's first-order expansion in its masks.
+
+Let q = 1 − p be a unit's probability to be kept, ξ = keep − q its centred mask, and g the gradient
+of an output with respect to it. Then G = Σ g ξ has mean 0 and variance Σ g² p q, exactly. It shares
+its masks with the real passes, so that subtracting it removes much of their scatter and no truth.
+
+Where an output is affine in the units of its last dropout site, as under a linear head, that site is
+averaged out in closed form (Rao–Blackwell): with z the slope of the output in each keep bit, a pass D
+becomes h = D − Σ z ξ, its mean over the last masks, and s² = p q Σ z² is their variance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.utils.flop_counter import FlopCounterMode
+
+from mlmc_dropout.data import Batch
+from mlmc_dropout.interception import apply_mask
+from mlmc_dropout.masks import pass_keys
+from mlmc_dropout.sampler import DropoutSampler, Program
+from mlmc_dropout.sites import Player, Site
+
+__all__ = ["Expansion", "Head", "Linearisation", "expansion_of", "heads_of", "linearise", "reduced_passes", "supported"]
+
+_CHECKS = 4  # random passes on which a head must prove affine
+_CHECK_ROWS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Linearisation:
+    """Derivatives of every output, row by row, averaged over some masks.
+
+    Per site: ``in_masks`` with respect to the keep bits, ``in_outputs`` with respect to the site's
+    output (``None`` where nothing is dropped); both (rows, width, units). ``cost`` is in passes.
+    """
+
+    in_masks: tuple[Tensor | None, ...]
+    in_outputs: tuple[Tensor | None, ...]
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A site after which some outputs are affine: ∂output/∂(site's output), zero for the other outputs."""
+
+    site: Site
+    jacobian: Tensor  # (rows, width, units)
+
+    @property
+    def outputs(self) -> Tensor:
+        """Which outputs it serves: bool (width,)."""
+        return self.jacobian.abs().amax(dim=(0, 2)) > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """G = Σ g ξ: gradients per site, (rows, width, units) or ``None``, and G's variance (rows, width)."""
+
+    sites: tuple[Site, ...]
+    gradients: tuple[Tensor | None, ...]
+    variance: Tensor
+
+    def linear(self, masks: Sequence[Tensor | None], rows: int) -> Tensor:
+        """G for a chunk of masks: (passes, rows, width)."""
+        parts = [
+            _contract(by_row(keep, site, rows).to(g.dtype), g) - (1.0 - site.p) * g.sum(dim=-1)
+            for site, keep, g in zip(self.sites, masks, self.gradients, strict=True)
+            if keep is not None and g is not None
+        ]
+        return torch.stack(parts).sum(dim=0)
+
+    def variance_of_design_mean(self, passes: int) -> Tensor:
+        """Variance of the mean of G over a stratified design: only the odd drop in pT is left to chance."""
+        total = torch.zeros_like(self.variance)
+        for site, g in zip(self.sites, self.gradients, strict=True):
+            if g is not None:
+                chance = min(site.p, 1.0 - site.p) * passes % 1.0
+                total += g.square().sum(dim=-1) * (chance * (1.0 - chance) / passes**2)
+        return total
+
+
+def supported(program: Program) -> bool:
+    """Whether every mask unit belongs to one input row, so that rows can be differentiated together."""
+    return program.rows_independent and all(s.row_axis is not None and s.splits_by_row for s in program.active)
+
+
+def by_row(mask: Tensor, site: Site, rows: int) -> Tensor:
+    """From (passes, *mask of all rows) to (passes, rows, units); rows is 1 where the mask is shared."""
+    axis = (site.row_axis or 0) + 1
+    own = rows if mask.shape[axis] == site.shape[axis - 1] * rows else 1
+    split: Tensor = mask.unflatten(axis, (own, -1))  # type: ignore[no-untyped-call]
+    return split.movedim(axis, 1).flatten(2)
+
+
+def _contract(bits: Tensor, g: Tensor) -> Tensor:
+    """Σ_u bits[t, n, u] g[n, k, u]; one mask for all rows has n = 1."""
+    if bits.shape[1] == 1:
+        return torch.einsum("tu,nku->tnk", bits[:, 0], g)
+    if g.shape[1] == 1:
+        return (bits * g[None, :, 0]).sum(dim=-1, keepdim=True)
+    return torch.einsum("tnu,nku->tnk", bits, g)
+
+
+# ------------------------------------------------------------------------------- derivatives
+
+
+class _Probe(Player):
+    """Notes the inputs of the sites and adds nudges to their outputs."""
+
+    def __init__(self, sites: Sequence[Site], masks: Sequence[Tensor | None], nudges: dict[int, Tensor]) -> None:
+        super().__init__(sites, masks, False)
+        self.inputs: dict[int, Tensor] = {}
+        self._nudges = nudges
+
+    def drop(self, kind: str, x: Tensor, p: float, training: bool, shape: tuple[int, ...], inplace: bool) -> Tensor:
+        index = self.met
+        out = super().drop(kind, x, p, training, shape, inplace)
+        self.inputs[index] = x
+        return out + self._nudges[index] if index in self._nudges else out
+
+
+def _full_shape(site: Site, rows: int) -> list[int]:
+    shape = list(site.shape)
+    shape[site.row_axis or 0] *= rows
+    return shape
+
+
+def linearise(sampler: DropoutSampler, program: Program, batch: Batch, keys: Tensor | None = None) -> Linearisation:
+    """Derivatives at the mean mask, or averaged over the random masks named by ``keys``.
+
+    One forward pass and one backward pass per output component; all rows share them.
+    """
+    passes = 1 if keys is None else len(keys)
+    sums: list[Linearisation] = []
+    for t in range(passes):
+        masks: list[Tensor | None] = []
+        for site in program.sites:
+            keep = None
+            if site.active and keys is None:
+                keep = torch.full(_full_shape(site, batch.rows), 1.0 - site.p, device=sampler.device)
+            elif site.active and keys is not None:
+                drawn = sampler.draw(site, keys[t : t + 1], batch.rows, 0)
+                assert drawn is not None
+                keep = drawn[0].expand(_full_shape(site, batch.rows))
+            masks.append(None if keep is None else keep.to(sampler.dtype or torch.get_default_dtype()))
+        sums.append(_derivatives(sampler, program, batch, masks))
+
+    def mean(parts: Sequence[Tensor | None]) -> Tensor | None:
+        return None if parts[0] is None else torch.stack([p for p in parts if p is not None]).mean(dim=0)
+
+    return Linearisation(
+        tuple(mean(p) for p in zip(*(s.in_masks for s in sums), strict=True)),
+        tuple(mean(p) for p in zip(*(s.in_outputs for s in sums), strict=True)),
+        sum(s.cost for s in sums),
+    )
+
+
+def _derivatives(
+    sampler: DropoutSampler, program: Program, batch: Batch, masks: Sequence[Tensor | None]
+) -> Linearisation:
+    given = [None if m is None else m.detach().clone().requires_grad_() for m in masks]
+    nudges = {
+        site.index: torch.zeros_like(keep).requires_grad_()
+        for site, keep in zip(program.sites, given, strict=True)
+        if keep is not None and not site.kind.startswith("feature")
+    }
+    wanted = [m for m in given if m is not None] + list(nudges.values())
+    forward, whole = FlopCounterMode(display=False), FlopCounterMode(display=False)
+    with torch.enable_grad(), whole:
+        with forward, _Probe(program.sites, given, nudges):
+            out = sampler._forward(program.model, batch.map(torch.clone, batch.rows))
+        width = out.shape[1]
+        per_output = [
+            torch.autograd.grad(out[:, k].sum(), wanted, retain_graph=k + 1 < width, allow_unused=True)
+            for k in range(width)
+        ]
+    columns = iter(zip(*per_output, strict=True))
+    in_masks = tuple(_stacked(next(columns), s, batch.rows) if s.active else None for s in program.sites)
+    in_outputs = tuple(_stacked(next(columns), s, batch.rows) if s.index in nudges else None for s in program.sites)
+    flops = forward.get_total_flops()
+    return Linearisation(in_masks, in_outputs, whole.get_total_flops() / flops if flops else 1.0 + 2.0 * width)
+
+
+def _stacked(parts: Sequence[Tensor | None], site: Site, rows: int) -> Tensor | None:
+    """One gradient per output -> (rows, width, units); ``None`` if no output depends on the site."""
+    some = next((p for p in parts if p is not None), None)
+    if some is None:
+        return None
+    filled = [torch.zeros_like(some) if p is None else p for p in parts]
+    return torch.stack([by_row(p[None], site, rows)[0] for p in filled], dim=1)
+
+
+def expansion_of(program: Program, derivatives: Linearisation, heads: Sequence[Head] = ()) -> Expansion:
+    """The expansion over all sites but those that the heads average out for an output."""
+    served = {head.site.index: head.outputs for head in heads}
+    gradients: list[Tensor | None] = []
+    variance: Any = 0.0
+    for site, g in zip(program.sites, derivatives.in_masks, strict=True):
+        if g is not None and site.index in served:
+            g = g * ~served[site.index][None, :, None]
+        gradients.append(g)
+        if g is not None:
+            variance = variance + g.square().sum(dim=-1) * (site.p * (1.0 - site.p))
+    return Expansion(program.sites, tuple(gradients), variance)
+
+
+# ------------------------------------------------------------------------------------- heads
+
+
+def slope(site: Site, x: Tensor) -> Tensor:
+    """d(site's output)/d(keep), unit by unit."""
+    one = torch.ones((), dtype=x.dtype, device=x.device)
+    return apply_mask(site.kind, x, one, site.p) - apply_mask(site.kind, x, one - one, site.p)
+
+
+def heads_of(
+    sampler: DropoutSampler, program: Program, batch: Batch, derivatives: Linearisation, seed: int
+) -> tuple[Head, ...]:
+    """For each output its last site, if the output is affine in it: proposed by derivatives, proved by passes."""
+    if program.mode != "vmap":
+        return ()
+    heads: list[Head] = []
+    taken: Tensor | None = None
+    for site, jacobian in reversed(list(zip(program.sites, derivatives.in_outputs, strict=True))):
+        if not site.active or jacobian is None:
+            if site.active and (g := derivatives.in_masks[site.index]) is not None:  # a feature-wise site: no head
+                last = g.abs().amax(dim=(0, 2)) > 0
+                taken = last if taken is None else taken | last
+            continue
+        mine = jacobian.abs().amax(dim=(0, 2)) > 0
+        taken, mine = (mine, mine) if taken is None else (taken | mine, mine & ~taken)
+        if mine.any():
+            heads.append(Head(site, jacobian * mine[None, :, None]))
+    return tuple(proved for head in heads if (proved := _prove(sampler, program, batch, head, seed)) is not None)
+
+
+def _prove(sampler: DropoutSampler, program: Program, batch: Batch, head: Head, seed: int) -> Head | None:
+    """Redraw the head's masks alone: outputs must move by jacobian · slope · (change of masks), exactly."""
+    part = batch[: min(batch.rows, _CHECK_ROWS)]
+    rows = slice(0, part.rows)
+    keys = pass_keys(seed, _STREAM, 0, range(2 * _CHECKS))
+    drawn = [sampler.draw(site, keys[:_CHECKS], part.rows, 0) for site in program.sites]
+    redrawn = list(drawn)
+    redrawn[head.site.index] = sampler.draw(head.site, keys[_CHECKS:], part.rows, 0)
+    own = [Head(head.site, head.jacobian[rows])]
+    h, s2 = reduced_passes(sampler, program, part, drawn, own)
+    again, _ = reduced_passes(sampler, program, part, redrawn, own)
+    scale = s2.sqrt().amax(dim=(0, 1)) + h.abs().amax(dim=(0, 1)) * 1e-3 + 1e-30
+    limit = 1e-9 if h.dtype == torch.float64 else 2e-4
+    affine = ((h - again).abs().amax(dim=(0, 1)) <= limit * scale) & head.outputs
+    if not affine.any():
+        return None
+    return Head(head.site, head.jacobian * affine[None, :, None])
+
+
+_STREAM = 1 << 20  # of the passes on which heads are checked; no estimate uses it
+
+
+def reduced_passes(
+    sampler: DropoutSampler,
+    program: Program,
+    batch: Batch,
+    masks: Sequence[Tensor | None],
+    heads: Sequence[Head],
+) -> tuple[Tensor, Tensor]:
+    """Passes with the heads' masks averaged out: h and s², each (passes, rows, width)."""
+    if not heads:
+        out = sampler.run_masks(program, batch, masks)
+        return out, torch.zeros_like(out)
+    given = [m for m in masks if m is not None]
+
+    def one(*chosen: Tensor) -> tuple[Tensor, Tensor]:
+        left = iter(chosen)
+        own = [None if m is None else next(left) for m in masks]
+        with (probe := _Probe(program.sites, own, {})):
+            h = sampler._forward(program.model, batch.map(torch.clone, batch.rows))
+        s2 = torch.zeros_like(h)
+        for head in heads:
+            site, keep = head.site, own[head.site.index]
+            assert keep is not None
+            z = by_row(slope(site, probe.inputs[site.index])[None], site, batch.rows)[0]
+            xi = by_row(keep[None], site, batch.rows)[0].to(z.dtype) - (1.0 - site.p)
+            h = h - _per_row(head.jacobian, z * xi)
+            s2 = s2 + (site.p * (1.0 - site.p)) * _per_row(head.jacobian.square(), z.square())
+        return h, s2
+
+    with torch.no_grad():
+        return vmap(one, randomness="error")(*given)
+
+
+def _per_row(jacobian: Tensor, values: Tensor) -> Tensor:
+    """Σ_u jacobian[n, k, u] values[n, u]."""
+    if jacobian.shape[1] == 1:
+        return (jacobian[:, 0] * values).sum(dim=-1, keepdim=True)
+    return torch.einsum("nku,nu->nk", jacobian, values)
