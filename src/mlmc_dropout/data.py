@@ -37,6 +37,11 @@ class Batch:
             kwargs = {}
         return cls(args, kwargs, _row_count([*args, *kwargs.values()]))
 
+    @property
+    def device(self) -> torch.device:
+        """Where the inputs are."""
+        return next(v.device for v in (*self.args, *self.kwargs.values()) if isinstance(v, Tensor) and v.dim())
+
     def map(self, change: Callable[[Tensor], Tensor], rows: int) -> Batch:
         """The batch with every tensor that has rows changed."""
 

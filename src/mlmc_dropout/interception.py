@@ -30,12 +30,15 @@ def apply_mask(kind: str, x: Tensor, keep: Tensor, p: float) -> Tensor:
     Plain and feature dropout: x·keep/(1−p). Alpha dropout (Klambauer et al. 2017) replaces dropped
     units by −α and restores mean and variance: a·(x + α)·keep − α·a·(1−p), a² = 1/((1−p)(1 + α²p)).
     """
-    if keep.dtype != x.dtype:
-        keep = keep.to(x.dtype)
-    if kind.endswith("alpha"):
-        a = 1.0 / math.sqrt((1.0 - p) * (1.0 + _ALPHA**2 * p))
-        return (x + _ALPHA) * (keep * a) - _ALPHA * a * (1.0 - p)
-    return x * (keep * (1.0 / (1.0 - p)))
+    alpha = kind.endswith("alpha")
+    scale = 1.0 / math.sqrt((1.0 - p) * (1.0 + _ALPHA**2 * p)) if alpha else 1.0 / (1.0 - p)
+    if alpha:
+        x = x + _ALPHA
+    if keep.dtype == x.dtype or keep.shape != x.shape or torch.is_grad_enabled():
+        out = x * (keep.to(x.dtype) * scale)
+    else:
+        out = keep.to(x.dtype).mul_(scale).mul_(x)  # one new tensor instead of three
+    return out - _ALPHA * scale * (1.0 - p) if alpha else out
 
 
 class Interceptor(TorchFunctionMode):
@@ -121,7 +124,20 @@ def _attention(
     if attn_mask is not None:
         scores = scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
     weights = scores.softmax(dim=-1)
+    if attn_mask is not None:  # a query that may look nowhere gets zeros, as in torch
+        weights = weights.masked_fill((scores == -math.inf).all(dim=-1, keepdim=True), 0.0)
     return mode.drop("attention", weights, dropout_p, True, tuple(weights.shape), False) @ value
+
+
+def _normalise(
+    mode: Interceptor, func: Any, input: Tensor, running_mean: Any, running_var: Any, *rest: Any, **kw: Any
+) -> Tensor:
+    """Batch normalisation uses its running statistics where it has them, whatever the mode of the model."""
+    names = ("weight", "bias", "training", "momentum", "eps")
+    given = {**dict(zip(names, rest, strict=False)), **kw}
+    if running_mean is not None and running_var is not None:
+        given["training"] = False
+    return func(input, running_mean, running_var, **given)  # type: ignore[no-any-return]
 
 
 def _with_mode_inside(mode: Interceptor, func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -174,6 +190,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     torch.feature_alpha_dropout: _featurewise("feature_alpha"),
     torch.feature_alpha_dropout_: _featurewise("feature_alpha"),
     torch.native_dropout: _native_dropout,
+    F.batch_norm: _normalise,
     F.scaled_dot_product_attention: _attention,
     F.multi_head_attention_forward: _with_mode_inside,
     torch.lstm: _recurrent,

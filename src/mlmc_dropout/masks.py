@@ -22,7 +22,8 @@ from torch import Tensor
 
 __all__ = ["bernoulli", "derive", "latin_hypercube", "pass_keys", "words"]
 
-_LANES = 8  # units per 64-bit word
+_LANE_BITS = 3
+_LANES = 1 << _LANE_BITS  # units per 64-bit word
 
 
 def _signed(value: int) -> int:
@@ -35,7 +36,6 @@ _MIX = ((30, _signed(0xBF58476D1CE4E5B9)), (27, _signed(0x94D049BB133111EB)), (3
 _SIGN = _signed(1 << 63)
 
 # What a derived key is for. Any two different constants will do.
-_RESOLVE = 0x72657363
 _STRATUM = 0x73747261
 
 
@@ -94,7 +94,8 @@ def bernoulli(keys: Tensor, units: int, p: float, rows: int = 1, first_row: int 
     threshold, fraction = divmod(p * 256.0, 1.0)  # exact: both are float64 operations without rounding
     keep = drawn.view(torch.uint8)
     if fraction:
-        _resolve_(drawn, keep, keys, int(threshold), fraction, first_row * per_row)
+        position, kept = _undecided(drawn, int(threshold), fraction)
+        keep.ge_(int(threshold)).view(-1)[position] = kept
     elif p < 1:
         keep.ge_(int(threshold))
     else:
@@ -102,19 +103,25 @@ def bernoulli(keys: Tensor, units: int, p: float, rows: int = 1, first_row: int 
     return keep.view(len(keys), rows, per_row * _LANES)[..., :units]
 
 
-def _resolve_(drawn: Tensor, keep: Tensor, keys: Tensor, threshold: int, fraction: float, first: int) -> None:
-    """Turn random bytes into keep bits; bytes equal to ``threshold`` are decided by more bits."""
-    ties = torch.empty_like(keep)
-    torch.eq(keep, threshold, out=ties)
-    tied_words = ties.view(torch.int64).view(-1).nonzero().squeeze(1)
-    lanes = ties.view(-1, _LANES)[tied_words].nonzero()
-    position = tied_words[lanes[:, 0]] * _LANES + lanes[:, 1]
-    width = drawn.shape[1] * _LANES
-    pass_of, unit = position // width, position % width + first * _LANES
-    extra = _mix_(derive(keys, _RESOLVE)[pass_of] + unit * _GAMMA)
+def _undecided(drawn: Tensor, threshold: int, fraction: float) -> tuple[Tensor, Tensor]:
+    """Where random bytes equal ``threshold``, and whether those units are kept: 64 more bits decide.
+
+    The bits are a hash of the word and of the byte's place in it.
+    """
+    position = _find(drawn.view(torch.uint8).view(-1), threshold)
+    lane = position & (_LANES - 1)
+    more = _mix_(drawn.view(-1)[position >> _LANE_BITS].bitwise_xor_(lane.add_(1).mul_(_GAMMA)))
     limit = _signed(int(fraction * 2.0**64))
-    keep.ge_(threshold)
-    keep.view(-1)[position] = (extra ^ _SIGN).ge(limit ^ _SIGN).to(torch.uint8)
+    return position, more.bitwise_xor_(_SIGN).ge(limit ^ _SIGN).to(torch.uint8)
+
+
+def _find(values: Tensor, wanted: int) -> Tensor:
+    """Positions of the bytes equal to ``wanted``."""
+    same = torch.empty_like(values)
+    torch.eq(values, wanted, out=same)  # into bytes: much faster than into bool
+    if values.device.type == "cpu":  # numpy skips runs of zeros
+        return torch.from_numpy(np.flatnonzero(same.numpy().view(np.bool_)))
+    return same.nonzero().squeeze(1)
 
 
 def latin_hypercube(keys: Tensor, passes: int, units: int, p: float, rows: int = 1, first_row: int = 0) -> Tensor:

@@ -1,56 +1,36 @@
 """3 · Names of passes -> stochastic passes of the model, many at once.
 
-Masks are drawn for a chunk of passes and the model runs once under ``torch.func.vmap`` over them:
-what comes before the first dropout is computed a single time, everything after it is batched. A
-model that cannot be batched so is run on repeated rows, and failing that pass by pass. Each way is
-compared with the pass-by-pass loop on the same masks before it is used.
+Masks are drawn for blocks of passes and the model is run on chunks of them (``passes``). How large a
+chunk is follows from the memory it needs and the limit; it changes the speed and nothing else.
 """
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 
 from mlmc_dropout.data import Batch, Structure, batches_of
 from mlmc_dropout.errors import InputError, ModelError
 from mlmc_dropout.masks import bernoulli, derive, latin_hypercube, pass_keys
-from mlmc_dropout.sites import Site, find_sites, play
+from mlmc_dropout.passes import Program, arrange, fastest, run_masks
+from mlmc_dropout.sites import Site, find_sites
 
-__all__ = ["DropoutSampler", "FallbackWarning", "Program"]
+__all__ = ["DEFAULT_MEMORY_LIMIT", "DropoutSampler", "FallbackWarning", "Program"]
 
 MaskMode = Literal["independent", "shared"]
-Mode = Literal["vmap", "rows", "loop"]
 
-WORKING_SET = 1 << 24  # bytes a chunk of passes should touch: beyond the caches, larger chunks are slower
 DEFAULT_MEMORY_LIMIT = 1 << 29
+DRAW_SET = 1 << 21  # bytes of masks drawn at once: drawing few at a time wastes calls
 
 
 class FallbackWarning(UserWarning):
     """The model could not be batched over passes and runs in a slower way; results are the same."""
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """A model made ready for one kind of input: how to run it, and the sites it meets."""
-
-    model: Any
-    sites: tuple[Site, ...]
-    structure: Structure
-    mode: Mode
-    rows_independent: bool
-    bytes_per_row: int  # working memory of one pass of one row
-
-    @property
-    def active(self) -> tuple[Site, ...]:
-        """Sites where units are dropped."""
-        return tuple(site for site in self.sites if site.active)
 
 
 class DropoutSampler:
@@ -93,6 +73,7 @@ class DropoutSampler:
         self.include, self.exclude, self.rates = include, exclude, rates
         self.transform = transform
         self.memory_limit = int(memory_limit)
+        self._warned = False
         parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
         self.device = None if parameter is None else parameter.device
         self.dtype = parameter.dtype if parameter is not None and parameter.is_floating_point() else None
@@ -128,11 +109,19 @@ class DropoutSampler:
                 f"no active dropout was found: the forward pass meets {met or 'no dropout at all'}; "
                 "MC dropout needs at least one site with 0 < p < 1 that is not excluded"
             )
+        few = batch[: min(batch.rows, 2)]
         with torch.no_grad():
-            structure = Structure.of(self._call(found.model, batch[:1]), 1)
-        program = Program(found.model, found.sites, structure, "loop", found.rows_independent, found.bytes_per_row)
+            structure = Structure.of(self._call(found.model, few.map(torch.clone, few.rows)), few.rows)
+        program = Program(found.model, found.sites, structure, "loop", found.rows_independent)
+        program, reason = fastest(program, self._forward, batch)
         self._check_shared(program)
-        return self._fastest(program, batch)
+        if reason and not self._warned:
+            self._warned = True
+            how = "on repeated rows" if program.mode == "rows" else "one by one"
+            warnings.warn(
+                f"passes run {how} ({reason}); results are the same, only slower", FallbackWarning, stacklevel=3
+            )
+        return program
 
     def run(
         self,
@@ -148,12 +137,17 @@ class DropoutSampler:
         With ``designs = T`` each key names a whole stratified design of T passes, and the result has
         ``len(keys)·T`` passes.
         """
-        rows = self._rows_at_once(program, batch.rows, 1 if designs is None else designs)
+        _keep_freed_memory()
+        rows = batch.rows
+        if program.rows_split:
+            rows = program.footprint.rows_at_once(batch.rows, self.memory_limit)
+            if designs is not None:  # the masks of a design are drawn together
+                rows = min(rows, max(1, int(self.memory_limit / 4 / self._mask_bytes(program, 1) / designs)))
         pieces = []
-        for start in range(0, batch.rows, rows):
-            part = batch[start : start + rows]
-            size = chunk or self._passes_at_once(program, part.rows)
-            pieces.append(torch.cat(list(self._chunks(program, part, keys, first_row + start, size, designs))))
+        for part in torch.tensor_split(torch.arange(batch.rows), -(-batch.rows // rows)):
+            start, some = int(part[0]), batch[int(part[0]) : int(part[-1]) + 1]
+            size = chunk or program.footprint.passes_at_once(some.rows, self.memory_limit)
+            pieces.append(torch.cat(list(self._chunks(program, some, keys, first_row + start, size, designs))))
         return torch.cat(pieces, dim=1) if len(pieces) > 1 else pieces[0]
 
     # ---------------------------------------------------------------------------- internals
@@ -167,139 +161,60 @@ class DropoutSampler:
         return Structure.of(output, batch.rows).flatten(output)
 
     def _check_shared(self, program: Program) -> None:
-        if self.masks == "shared":
-            for site in program.active:
-                if not site.splits_by_row or not program.rows_independent:
-                    raise ModelError(
-                        f"masks='shared' needs to know which units belong to which input row, which is not clear at "
-                        f"{site.name!r}; use masks='independent'"
-                    )
+        if self.masks == "shared" and not program.rows_split:
+            unclear = [site.name for site in program.active if not site.splits_by_row]
+            raise ModelError(
+                "masks='shared' needs to know which units belong to which input row, which is not clear "
+                f"at {unclear or 'any site, because rows influence each other'}; use masks='independent'"
+            )
 
-    def _rows_at_once(self, program: Program, rows: int, passes: int) -> int:
-        """All rows, unless ``passes`` passes of them would break the memory limit and rows can be cut."""
-        if not program.rows_independent or not all(site.splits_by_row for site in program.active):
-            return rows
-        return int(min(rows, max(1, self.memory_limit // (program.bytes_per_row * passes))))
-
-    def _passes_at_once(self, program: Program, rows: int) -> int:
-        size = min(self.memory_limit, max(WORKING_SET, program.bytes_per_row))
-        return int(max(1, size // (program.bytes_per_row * rows)))
+    def _mask_bytes(self, program: Program, rows: int) -> int:
+        """Bytes of the masks of one pass."""
+        own = rows if self.masks == "independent" else 1
+        return sum(site.units * (own if site.row_axis is not None else 1) for site in program.active)
 
     def _chunks(
         self, program: Program, batch: Batch, keys: Tensor, first_row: int, size: int, designs: int | None
     ) -> Iterator[Tensor]:
-        if designs is None:
-            count = -(-len(keys) // size)
-            for part in torch.tensor_split(keys, count):
-                masks = [self.draw(site, part, batch.rows, first_row) for site in program.sites]
-                yield self.run_masks(program, batch, masks)
-            return
-        for key in keys.split(1):
-            whole = [self.draw(site, key, batch.rows, first_row, designs) for site in program.sites]
-            for part in torch.tensor_split(torch.arange(designs), -(-designs // size)):
+        """Outputs of chunks of about ``size`` passes; masks are drawn for several chunks at once."""
+        per_key = designs or 1
+        block = DRAW_SET // (self._mask_bytes(program, batch.rows) * per_key)
+        block = max(block // size * size, -(-size // per_key), 1)
+        for some in keys.split(block):
+            masks = [self.draw(site, some, batch.rows, first_row, designs) for site in program.sites]
+            passes = len(some) * per_key
+            for part in torch.arange(passes).tensor_split(-(-passes // size)):
                 a, b = int(part[0]), int(part[-1]) + 1
-                yield self.run_masks(program, batch, [None if m is None else m[a:b] for m in whole])
+                yield self.run_masks(program, batch, [None if m is None else m[a:b] for m in masks])
 
     def draw(self, site: Site, keys: Tensor, rows: int, first_row: int, designs: int | None = None) -> Tensor | None:
         """Keep masks of a site for several passes: uint8 (passes, *mask), rows of length 1 where shared."""
         if not site.active:
             return None
         per_row = site.row_axis is not None and self.masks == "independent"
-        device = self.device or torch.device("cpu")
-        own = derive(keys.to(device), site.index)
+        own = derive(keys.to(self.device or torch.device("cpu")), site.index)
+        if not site.splits_by_row:  # a mask of the whole batch: the next batch has another
+            own = derive(own, first_row)
         count, start = (rows, first_row) if per_row else (1, 0)
         if designs is None:
             keep = bernoulli(own, site.units, site.p, count, start)
         else:
             keep = latin_hypercube(own, designs, site.units, site.p, count, start).flatten(0, 1)
-        return _arrange(keep, site, rows if per_row else 1)
+        return arrange(keep, site, rows)
 
     def run_masks(self, program: Program, batch: Batch, masks: Sequence[Tensor | None]) -> Tensor:
         """A chunk of passes with explicit masks: (passes, rows, width)."""
-        with torch.no_grad():
-            return self._run_in(program.mode, program, batch, masks)
-
-    def _run_in(self, mode: Mode, program: Program, batch: Batch, masks: Sequence[Tensor | None]) -> Tensor:
-        if mode == "vmap":
-            return self._run_vmap(program, batch, masks)
-        if mode == "rows":
-            return self._run_rows(program, batch, masks)
-        passes = next(len(m) for m in masks if m is not None)
-        return torch.stack([self._run_single(program, batch, masks, t) for t in range(passes)])
-
-    def _run_single(self, program: Program, batch: Batch, masks: Sequence[Tensor | None], t: int) -> Tensor:
-        own = [None if m is None else m[t] for m in masks]
-        return play(program.model, self._forward, batch.map(torch.clone, batch.rows), program.sites, own, inplace=True)  # type: ignore[no-any-return]
-
-    def _run_vmap(self, program: Program, batch: Batch, masks: Sequence[Tensor | None]) -> Tensor:
-        given = [m for m in masks if m is not None]
-
-        def one(*chosen: Tensor) -> Tensor:
-            left = iter(chosen)
-            own = [None if m is None else next(left) for m in masks]
-            fresh = batch.map(torch.clone, batch.rows)
-            return play(program.model, self._forward, fresh, program.sites, own)  # type: ignore[no-any-return]
-
-        return vmap(one, randomness="error")(*given)
-
-    def _run_rows(self, program: Program, batch: Batch, masks: Sequence[Tensor | None]) -> Tensor:
-        passes = next(len(m) for m in masks if m is not None)
-        tiled = batch.map(lambda t: t.repeat(passes, *(1,) * (t.dim() - 1)), passes * batch.rows)
-        own = [None if m is None else _tile(m, site, batch.rows) for m, site in zip(masks, program.sites, strict=True)]
-        out = play(program.model, self._forward, tiled, program.sites, own, inplace=True)
-        return out.reshape(passes, batch.rows, -1)  # type: ignore[no-any-return]
-
-    def _fastest(self, program: Program, batch: Batch) -> Program:
-        """The first of vmap and repeated rows that reproduces the loop on two rows and three passes."""
-        probe = batch[:2]
-        keys = pass_keys(0, 0, 0, range(3))
-        masks = [self.draw(site, keys, probe.rows, 0) for site in program.sites]
-        expected = self.run_masks(program, probe, masks)
-        modes: list[Mode] = ["vmap"]
-        if program.rows_independent and all(s.row_axis is not None for s in program.active):
-            modes.append("rows")
-        reasons: list[str] = []
-        for mode in modes:
-            candidate = Program(
-                program.model, program.sites, program.structure, mode, program.rows_independent, program.bytes_per_row
-            )
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    got = self.run_masks(candidate, probe, masks)
-                if torch.allclose(got, expected, rtol=1e-3, atol=1e-5, equal_nan=True):
-                    if reasons:
-                        _say(f"passes run on repeated rows, not under vmap ({reasons[0]})")
-                    return candidate
-                reasons.append(f"{mode} gives other outputs than a loop")
-            except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
-                reasons.append(f"{mode}: {str(error).splitlines()[0][:200]}")
-        _say(f"passes run one by one ({'; '.join(reasons)})")
-        return program
+        return run_masks(program, self._forward, batch, masks)
 
 
-def _say(message: str) -> None:
-    warnings.warn(f"{message}; results are the same, only slower", FallbackWarning, stacklevel=5)
+@functools.cache
+def _keep_freed_memory() -> None:
+    """Let the C library keep freed memory for the next chunk instead of returning it to the system.
 
-
-def _arrange(keep: Tensor, site: Site, rows: int) -> Tensor:
-    """From (passes, rows, units) to (passes, *mask of all rows)."""
-    passes = len(keep)
-    if site.row_axis is None or rows == 1:
-        return keep.reshape(passes, *site.shape)
-    axis = site.row_axis
-    split = keep.reshape(passes, rows, *site.shape).movedim(1, axis + 1)
-    return split.flatten(axis + 1, axis + 2)
-
-
-def _tile(mask: Tensor, site: Site, rows: int) -> Tensor:
-    """From (passes, *mask of all rows) to the mask of the rows of all passes, pass after pass."""
-    axis = site.row_axis or 0
-    own = mask
-    if mask.shape[axis + 1] != site.shape[axis] * rows:  # shared over rows
-        own = mask.unsqueeze(axis + 1).expand(*mask.shape[: axis + 1], rows, *mask.shape[axis + 1 :])
-        own = own.flatten(axis + 1, axis + 2)
-    return own.movedim(0, axis).flatten(axis, axis + 1)
+    Getting pages back from the system costs more than filling them. glibc adapts its threshold to the
+    largest block (below 32 MiB) that was freed; elsewhere this has no effect. No page is touched.
+    """
+    torch.empty((1 << 25) - (1 << 16), dtype=torch.uint8)
 
 
 def _unflatten(structure: Structure, matrix: Tensor) -> Any:

@@ -1,8 +1,7 @@
 """2 · A trained model -> its dropout sites, and a forward pass with given masks.
 
-The model itself is never changed: a :func:`replica` shares its parameters and has its own mode
-flags. It runs as in ``eval()`` with dropout switched on. Where dropout shows up only in training
-mode (``if self.training: ...``) it runs as in ``train()`` with normalisation layers in ``eval()``.
+The model runs as in ``eval()`` with dropout switched on. Where dropout shows up only in training mode
+(``if self.training: ...``) it runs as in ``train()`` with normalisation layers in ``eval()``.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import fnmatch
 import sys
 import types
-import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,16 +16,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from mlmc_dropout.data import Batch
 from mlmc_dropout.errors import InputError, ModelError
 from mlmc_dropout.interception import Interceptor, apply_mask
+from mlmc_dropout.replica import CARRIERS, replica
+from mlmc_dropout.watch import Watch
 
-__all__ = ["Player", "Recorder", "Site", "find_sites", "play", "replica"]
-
-_CARRIERS = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBase)
-_NOT_DROPOUT = (nn.modules.batchnorm._NormBase, nn.RReLU)  # behave otherwise in training, without being dropout
+__all__ = ["Found", "Player", "Recorder", "Site", "find_sites", "play", "same"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,36 +51,6 @@ class Site:
         return int(torch.Size(self.shape).numel())
 
 
-# --------------------------------------------------------------------------------------- replica
-
-
-def replica(model: Any, training: bool) -> Any:
-    """A copy of the module tree that shares all parameters; buffers and mode flags are its own."""
-    if not isinstance(model, nn.Module):
-        return model
-    if isinstance(model, torch.jit.ScriptModule):
-        raise ModelError("TorchScript hides its dropout from Python; pass the original nn.Module instead")
-    return _copy(model, training, {})
-
-
-def _copy(module: nn.Module, training: bool, done: dict[int, nn.Module]) -> nn.Module:
-    if id(module) in done:
-        return done[id(module)]
-    original = module.__dict__.get("_modules", {}).get("_orig_mod")
-    if original is not None:  # torch.compile's wrapper would run the original module, out of our sight
-        return _copy(original, training, done)
-    twin = module.__new__(type(module))
-    done[id(module)] = twin
-    twin.__dict__ = module.__dict__.copy()
-    twin._parameters = module._parameters.copy()
-    twin._buffers = {name: None if b is None else b.detach().clone() for name, b in module._buffers.items()}
-    twin._modules = {name: None if m is None else _copy(m, training, done) for name, m in module._modules.items()}
-    twin.training = isinstance(module, _CARRIERS) or (training and not isinstance(module, _NOT_DROPOUT))
-    if isinstance(module, nn.RNNBase):  # keeps its weights in a list of their own, which is shared on purpose
-        twin.__dict__["_flat_weights"] = list(module._flat_weights)
-    return twin
-
-
 # ----------------------------------------------------------------------------------- finding sites
 
 
@@ -103,64 +69,42 @@ class Recorder(Interceptor):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.calls: list[_Call] = []
-        self._names = {id(m): n for n, m in model.named_modules()} if isinstance(model, nn.Module) else {}
+        root = getattr(model, "__self__", model)
+        self._names = {id(m): n for n, m in root.named_modules()} if isinstance(root, nn.Module) else {}
 
     def drop(self, kind: str, x: Tensor, p: float, training: bool, shape: tuple[int, ...], inplace: bool) -> Tensor:
-        self.calls.append(_Call(self._where(kind), kind, float(p), training, shape))
+        owner = self._owner()
+        path = self._names.get(id(owner), "")
+        own = path if isinstance(owner, nn.modules.dropout._DropoutNd) else f"{path}.{kind}".lstrip(".")
+        # A dropout layer is on, even one kept where train() and eval() do not reach it.
+        self.calls.append(_Call(own or kind, kind, float(p), training or isinstance(owner, CARRIERS), shape))
         if kind.endswith("alpha") and 0 < p < 1:
-            mean = torch.full(shape, 1.0 - p, dtype=x.dtype, device=x.device)
-            return apply_mask(kind, x, mean, p)
+            return apply_mask(kind, x, torch.full(shape, 1.0 - p, dtype=x.dtype, device=x.device), p)
         return x
 
-    def _where(self, kind: str) -> str:
-        """Name of the innermost module being run, read off the Python stack."""
+    def where(self) -> str:
+        """The module being run, for messages."""
+        owner = self._owner()
+        return self._names.get(id(owner), "") or (type(owner).__name__ if owner is not None else "the model")
+
+    def _owner(self) -> nn.Module | None:
+        """The innermost module being run, read off the Python stack."""
         frame: types.FrameType | None = sys._getframe(1)
         while frame is not None:
             owner = frame.f_locals.get("self")
-            if isinstance(owner, nn.Module) and id(owner) in self._names:
-                path = self._names[id(owner)]
-                own = path if isinstance(owner, nn.modules.dropout._DropoutNd) else f"{path}.{kind}".lstrip(".")
-                return own or kind
+            if isinstance(owner, nn.Module):
+                return owner
             frame = frame.f_back
-        return kind
-
-
-class _Watch(TorchDispatchMode):
-    """Refuses random numbers drawn behind our back and measures the memory a pass holds."""
-
-    def __init__(self, where: Callable[[str], str]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.where = where
-        self.live = self.peak = 0
-
-    def __torch_dispatch__(self, func: Any, classes: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.name()
-        if torch.Tag.nondeterministic_seeded in func.tags and "attention" not in name:
-            raise ModelError(
-                f"the forward pass draws random numbers with {name} at {self.where('random numbers')!r}, which cannot "
-                "be controlled; write it with torch.nn.functional.dropout, or remove it for inference"
-            )
-        out = func(*args, **(kwargs or {}))
-        known = {a.untyped_storage().data_ptr() for a in args if isinstance(a, Tensor)}
-        for value in out if isinstance(out, (tuple, list)) else (out,):
-            if isinstance(value, Tensor) and value.untyped_storage().data_ptr() not in known:  # views are free
-                self.live += value.untyped_storage().nbytes()
-                weakref.finalize(value, self._release, value.untyped_storage().nbytes())
-        self.peak = max(self.peak, self.live)
-        return out
-
-    def _release(self, size: int) -> None:
-        self.live -= size
+        return None
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What looking at a model told: how to run it, its sites, and what a row costs."""
+    """What looking at a model told: the twin to run, its sites, and whether rows ignore each other."""
 
     model: Any
     sites: tuple[Site, ...]
     rows_independent: bool
-    bytes_per_row: int
 
 
 def find_sites(
@@ -171,75 +115,107 @@ def find_sites(
     exclude: Sequence[str] | None = None,
     rates: float | Mapping[str, float] | None = None,
 ) -> Found:
-    """Run the model on one and two rows and note its dropout sites.
+    """Run the model on a few rows, in both modes, and note its dropout sites.
 
     ``forward(model, batch)`` returns the flattened output (rows, width).
     """
-    one = batch[:1]
-    two = batch[:2] if batch.rows > 1 else batch.map(lambda t: torch.cat([t, t]), 2)
-    runs = {}
-    for training in (False, True):
-        twin = replica(model, training)
-        try:
-            runs[training] = (twin, _record(twin, forward, one), _record(twin, forward, two))
-        except Exception:
-            if not training:
-                raise  # as in eval(): the user's own error, or ours
-    quiet = runs[False]
-    busy = runs.get(True, quiet)
-    same = [(c.name, c.kind) for c in quiet[1].calls] == [(c.name, c.kind) for c in busy[1].calls]
-    twin, first, second = quiet if same else busy
-    calls = [replace(c, training=t.training) for c, t in zip(first.calls, busy[1].calls, strict=True)]
-    sites = _as_sites(calls, second.calls)
+    rows = min(batch.rows, 2)
+    some, more = batch[:rows], batch[: rows + 1]
+    if batch.rows == rows:
+        more = batch.map(lambda t: torch.cat([t, t[:1]]), rows + 1)
+    quiet = _look(replica(model, training=False), forward, some, more)
+    busy = _look(replica(model, training=True), forward, some, more, like_training=True) or quiet
+    found = quiet
+    if [(c.name, c.kind) for c in quiet.some.calls] != [(c.name, c.kind) for c in busy.some.calls]:
+        found = busy  # dropout that shows up only in training mode
+        if busy.random:
+            hidden = [c.name for c in busy.some.calls if c.name not in {q.name for q in quiet.some.calls}]
+            raise ModelError(
+                f"the dropout at {hidden} is met only in training mode, where the model also draws random numbers that "
+                f"cannot be controlled: {busy.random[0]}; write it with torch.nn.functional.dropout, or switch it off"
+            )
+    calls = [replace(c, training=t.training) for c, t in zip(found.some.calls, busy.some.calls, strict=True)]
+    sites = _as_sites(calls, found.more.calls, rows)
     if not all(site.splits_by_row for site in sites):
-        whole = _record(twin, forward, batch).calls
+        whole = _record(found.twin, forward, batch).calls
         sites = [s if s.splits_by_row else replace(s, shape=c.shape) for s, c in zip(sites, whole, strict=True)]
-    sites = list(_choose(sites, include, exclude, rates))
-    return Found(
-        twin,
-        tuple(sites),
-        bool(torch.allclose(first.output[0], second.output[0], rtol=1e-3, atol=1e-5, equal_nan=True)),
-        max(second.peak - first.peak, 1),
-    )
+    a, b = found.some.output, found.more.output[:rows]
+    return Found(found.twin, _choose(sites, include, exclude, rates), same(a, b))
 
 
-@dataclass(slots=True)
+def same(a: Tensor, b: Tensor) -> bool:
+    """Whether two outputs agree up to rounding in their precision."""
+    tolerance = max(1e-4, 8.0 * torch.finfo(a.dtype).eps) if a.is_floating_point() else 0.0
+    a, b = a.double(), b.double()
+    scale = a.nan_to_num(0.0, 0.0, 0.0).abs().amax(dim=tuple(range(a.dim() - 1)))  # of each output component
+    close = ((a - b).abs() <= tolerance * (a.abs() + scale)) | (a == b) | (a.isnan() & b.isnan())
+    return bool(close.all())
+
+
+@dataclass(frozen=True, slots=True)
 class _Record:
     calls: list[_Call]
     output: Tensor
-    peak: int
+    random: list[str]
 
 
-def _record(model: Any, forward: Callable[[Any, Batch], Any], batch: Batch) -> _Record:
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A twin and its records on some rows and on one more."""
+
+    twin: Any
+    some: _Record
+    more: _Record
+
+    @property
+    def random(self) -> list[str]:
+        return self.some.random
+
+
+def _look(
+    twin: Any, forward: Callable[[Any, Batch], Any], some: Batch, more: Batch, like_training: bool = False
+) -> _Look | None:
+    try:
+        return _Look(twin, _record(twin, forward, some, like_training), _record(twin, forward, more, like_training))
+    except Exception:
+        if like_training:  # some models cannot run so, as with losses computed in forward
+            return None
+        raise  # as in eval(): the user's own error, or ours
+
+
+def _record(model: Any, forward: Callable[[Any, Batch], Any], batch: Batch, allow_random: bool = False) -> _Record:
     recorder = Recorder(model)
-    watch = _Watch(recorder._where)
+    watch = Watch(recorder.where, allow_random)
     with torch.no_grad(), watch, recorder:
         output = forward(model, batch.map(torch.clone, batch.rows))
-    return _Record(recorder.calls, output, watch.peak)
+    return _Record(recorder.calls, output, watch.random)
 
 
-def _as_sites(one: Sequence[_Call], two: Sequence[_Call]) -> list[Site]:
-    if [(c.name, c.kind, len(c.shape)) for c in one] != [(c.name, c.kind, len(c.shape)) for c in two]:
+def _as_sites(some: Sequence[_Call], more: Sequence[_Call], rows: int) -> list[Site]:
+    """Sites from the calls met with ``rows`` rows and with one more."""
+    if [(c.name, c.kind, len(c.shape)) for c in some] != [(c.name, c.kind, len(c.shape)) for c in more]:
         raise ModelError(
-            f"the dropout sites depend on the inputs: {[c.name for c in one]} for one row, {[c.name for c in two]} for "
-            "two; the control flow of the model must not depend on its data"
+            f"the dropout sites depend on the inputs: {[c.name for c in some]} for {rows} rows, "
+            f"{[c.name for c in more]} for {rows + 1}; the control flow of the model must not depend on its data"
         )
-    seen = Counter(c.name for c in one)
+    seen = Counter(c.name for c in some)
     used: Counter[str] = Counter()
     sites = []
-    for index, (a, b) in enumerate(zip(one, two, strict=True)):
+    for index, (a, b) in enumerate(zip(some, more, strict=True)):
         used[a.name] += 1
         name = f"{a.name}#{used[a.name]}" if seen[a.name] > 1 else a.name
-        axis, simple = _row_axis(a.shape, b.shape)
-        sites.append(Site(index, name, a.kind, a.p, a.shape, axis, a.training, simple))
+        axis, simple = _row_axis(a.shape, b.shape, rows)
+        shape = tuple(n // rows if k == axis else n for k, n in enumerate(a.shape))
+        sites.append(Site(index, name, a.kind, a.p, shape, axis, a.training, simple))
     return sites
 
 
-def _row_axis(one: tuple[int, ...], two: tuple[int, ...]) -> tuple[int | None, bool]:
-    differing = [axis for axis, (a, b) in enumerate(zip(one, two, strict=True)) if a != b]
+def _row_axis(some: tuple[int, ...], more: tuple[int, ...], rows: int) -> tuple[int | None, bool]:
+    """The axis along which the mask grows with the rows, and whether that is all there is to it."""
+    differing = [axis for axis, (a, b) in enumerate(zip(some, more, strict=True)) if a != b]
     if not differing:
         return None, True
-    if len(differing) == 1 and two[differing[0]] == 2 * one[differing[0]]:
+    if len(differing) == 1 and more[differing[0]] * rows == some[differing[0]] * (rows + 1):
         return differing[0], True
     return None, False
 
@@ -287,9 +263,15 @@ def _rate(site: Site, rates: float | Mapping[str, float] | None) -> float:
 class Player(Interceptor):
     """Applies given keep masks, one per site in the order of the forward pass."""
 
-    def __init__(self, sites: Sequence[Site], masks: Sequence[Tensor | None], inplace: bool) -> None:
+    def __init__(
+        self,
+        sites: Sequence[Site],
+        masks: Sequence[Tensor | None],
+        inplace: bool,
+        started: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__()
-        self._sites, self._masks, self._inplace = sites, masks, inplace
+        self._sites, self._masks, self._inplace, self._started = sites, masks, inplace, started
         self.met = 0
 
     def drop(self, kind: str, x: Tensor, p: float, training: bool, shape: tuple[int, ...], inplace: bool) -> Tensor:
@@ -303,6 +285,8 @@ class Player(Interceptor):
         self.met += 1
         if keep is None:
             return x
+        if self._started is not None:
+            self._started()
         out = apply_mask(kind, x, keep, site.p)
         return x.copy_(out) if inplace and self._inplace else out
 
@@ -314,12 +298,14 @@ def play(
     sites: Sequence[Site],
     masks: Sequence[Tensor | None],
     inplace: bool = False,
+    started: Callable[[], None] | None = None,
 ) -> Any:
     """One forward pass with the keep mask of every site given (``None``: nothing is dropped there).
 
-    ``inplace`` also changes the argument of in-place dropout, as torch would.
+    ``inplace`` also changes the argument of in-place dropout, as torch would. ``started`` is called
+    before each mask is applied.
     """
-    player = Player(sites, masks, inplace)
+    player = Player(sites, masks, inplace, started)
     with player:
         out = forward(model, batch)
     if player.met != len(sites):
