@@ -1,0 +1,82 @@
+"""The command line: every command is a thin layer over the library.
+
+One file per command; ``console`` prints, ``options`` holds what commands share. Exit codes: 0 done,
+1 the run ended short of what was asked (or broke), 2 the request cannot be carried out as stated.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from mlmc_dropout import __version__
+from mlmc_dropout.cli import demo, estimate, plan, report, reproduce, train
+from mlmc_dropout.cli.console import complain
+from mlmc_dropout.errors import MLMCDropoutError, NonFiniteOutputError
+
+__all__ = ["app", "main"]
+
+_ClickException = typer.BadParameter.__mro__[2]  # typer brings its own copy of click, or uses the installed one
+_CRASHES = (KeyboardInterrupt, SystemExit, GeneratorExit)
+
+app = typer.Typer(
+    name="mlmc-dropout",
+    help="Error bars you can trust for MC dropout.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich" if sys.stdout.isatty() else None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"mlmc-dropout {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Error bars you can trust for MC dropout."""
+
+
+for _command in (demo.demo, estimate.estimate, plan.plan, train.train, reproduce.reproduce, report.report):
+    app.command()(_command)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command line; errors come in one readable line, with a traceback only after ``--debug``."""
+    arguments = sys.argv[1:] if argv is None else argv
+    debug = "--debug" in arguments
+    try:
+        code = typer.main.get_command(app).main(arguments, prog_name="mlmc-dropout", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except typer.Exit as stop:
+        return stop.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        complain("stopped")
+        return 1
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        return _explain(error)
+
+
+def _explain(error: Exception) -> int:
+    if isinstance(error, _ClickException):
+        message = error.format_message()  # type: ignore[attr-defined]
+        if message:  # an empty one has shown the help page
+            complain(f"{message[0].lower()}{message[1:]}")
+        return 2
+    if isinstance(error, MLMCDropoutError):
+        complain(str(error))
+        return 1 if isinstance(error, NonFiniteOutputError) else 2
+    complain(f"unexpected {type(error).__name__}: {error}; run again with --debug for the traceback")
+    return 1

@@ -1,0 +1,34 @@
+"""``mlmc-dropout report``: one self-contained page about a folder of findings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mlmc_dropout.cli.console import Output
+from mlmc_dropout.cli.options import Debug, Json, Quiet, check_output
+from mlmc_dropout.errors import InputError
+
+__all__ = ["report"]
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="Folder written by estimate, demo or reproduce.")],
+    out: Annotated[Path | None, typer.Option(help="The page to write; report.html in the folder if not given.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """One self-contained HTML page about a run of estimate, demo or reproduce."""
+    from mlmc_dropout.report import write_page
+
+    if out is not None:
+        check_output(out)
+        if out.is_dir():
+            raise InputError(f"--out {str(out)!r} is a folder; give the name of a file, as in page.html")
+    page = write_page(run, out)
+    output = Output(as_json, quiet)
+    output.say(f"the page is {page}")
+    output.data({"page": str(page)})

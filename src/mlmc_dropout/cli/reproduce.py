@@ -1,0 +1,71 @@
+"""``mlmc-dropout reproduce``: the figures and tables of the paper, with a verdict on each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mlmc_dropout.cli.console import Output, Table
+from mlmc_dropout.cli.options import Debug, Json, Quiet, check_output
+from mlmc_dropout.errors import InputError, MissingExtraError
+
+__all__ = ["reproduce"]
+
+EXPERIMENTS = ("F1", "F2", "F3", "F4", "I1", "I2", "I3", "I4")
+PROFILES = ("quick", "paper")
+
+
+def reproduce(
+    ids: Annotated[list[str], typer.Argument(help="F1 F2 F3 F4 I1 I2 I3 I4, or all.")],
+    profile: Annotated[str, typer.Option(help="quick (minutes) or paper (the printed settings).")] = "quick",
+    out: Annotated[Path, typer.Option(help="Folder for figures, numbers and verdicts.")] = Path("out"),
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Redo experiments of the paper and compare with what it reports."""
+    chosen = _chosen(ids)
+    if profile not in PROFILES:
+        raise InputError(f"unknown profile {profile!r}; use one of {', '.join(PROFILES)}")
+    check_output(out)
+    if out.is_file():
+        raise InputError(f"--out {str(out)!r} is a file; give the name of a folder")
+    from mlmc_dropout import experiments
+
+    output = Output(as_json, quiet)
+    experiments.reproduce(chosen, profile, out, progress=output.talks)
+    from mlmc_dropout.report.reproduction import read_verdicts
+
+    verdicts = read_verdicts(out)
+    output.table(_table([v for v in verdicts if v["id"] in chosen]))
+    page = _page(out, output)
+    output.data({"out": str(out), "page": page, "verdicts": verdicts})
+
+
+def _chosen(ids: list[str]) -> list[str]:
+    upper = [one.upper() for one in ids]
+    if "ALL" in upper:
+        return list(EXPERIMENTS)
+    unknown = [one for one in upper if one not in EXPERIMENTS]
+    if unknown:
+        raise InputError(f"unknown experiment {unknown[0]!r}; use {', '.join(EXPERIMENTS)} or all")
+    return [one for one in EXPERIMENTS if one in upper]
+
+
+def _table(verdicts: list[dict[str, Any]]) -> Table:
+    rows = [(v["id"], v.get("title", ""), v.get("verdict", ""), f"{v.get('seconds') or 0:.0f} s") for v in verdicts]
+    return Table("", ("id", "experiment", "verdict", "time"), rows, text_columns=3)
+
+
+def _page(out: Path, output: Output) -> str | None:
+    from mlmc_dropout.report import write_page
+
+    try:
+        page = write_page(out)
+    except MissingExtraError as error:
+        output.note(f"no page was written: {error}")
+        return None
+    output.say(f"the page is {page}")
+    return str(page)

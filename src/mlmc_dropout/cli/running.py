@@ -1,0 +1,135 @@
+"""What ``estimate`` and ``demo`` share: workers, the folder, the summary on the screen."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlmc_dropout.cli.console import Output, Table, number
+from mlmc_dropout.errors import InputError, MissingExtraError
+from mlmc_dropout.report.folder import component_labels, write_folder
+from mlmc_dropout.result import Result, Status, leaves
+
+__all__ = ["command_line", "executor_of", "finish", "known", "summary", "typical", "write_page_if_possible"]
+
+MOST_WORKERS = 1024
+SHORT_OF_GOAL = (Status.BUDGET_EXHAUSTED, Status.STOPPED, Status.FAILED)
+
+
+def known(method: str) -> str:
+    """The method, if the library has it."""
+    from mlmc_dropout.estimators import METHODS
+
+    if method not in METHODS:
+        raise InputError(f"unknown method {method!r}; use one of {', '.join(METHODS)}")
+    return method
+
+
+def command_line() -> str:
+    """The command that was typed, ready to be pasted."""
+    return shlex.join(["mlmc-dropout", *sys.argv[1:]])
+
+
+def executor_of(workers: int, scheduler: str | None) -> AbstractContextManager[Any]:
+    """Processes, a Dask cluster, or nothing: entered while the work is done."""
+    if not 1 <= workers <= MOST_WORKERS:
+        raise InputError(f"--workers is a number of processes between 1 and {MOST_WORKERS}: got {workers}")
+    if scheduler is not None:
+        return _dask(scheduler)
+    return contextlib.nullcontext() if workers == 1 else _processes(workers)
+
+
+@contextlib.contextmanager
+def _processes(workers: int) -> Iterator[Any]:
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    # Spawned rather than forked: torch's threads do not survive a fork.
+    with ProcessPoolExecutor(min(workers, 4 * (os.cpu_count() or 1)), mp_context=get_context("spawn")) as pool:
+        yield pool
+
+
+@contextlib.contextmanager
+def _dask(address: str) -> Iterator[Any]:
+    try:
+        from distributed import Client
+    except ImportError:
+        raise MissingExtraError("distributed", "distributed") from None
+    try:
+        client = Client(address, timeout="10s")  # type: ignore[no-untyped-call]
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"no Dask scheduler answers at {address!r} ({error})") from None
+    with client:
+        yield client
+
+
+def finish(out: Path, result: Result, info: Mapping[str, Any], x: Any, page: bool, output: Output) -> int:
+    """Write everything, tell the user, and return the exit code."""
+    files = write_folder(out, result, info, x)
+    output.table(overview(result))
+    for note in (*result.notes, *info.get("warnings", ())):
+        output.note(note)
+    written = write_page_if_possible(out, output) if page else None
+    output.say(f"{result.status.value} Results are in {out}{os.sep} ({', '.join(files)}).")
+    if written:
+        output.say(f"The page is {written}")
+    output.data({**summary(result), "out": str(out), "files": files, "page": written})
+    return 1 if result.status in SHORT_OF_GOAL else 0
+
+
+def write_page_if_possible(out: Path, output: Output) -> str | None:
+    """The page's name, or nothing and a remark on how to get one."""
+    from mlmc_dropout.report import write_page
+
+    try:
+        return str(write_page(out))
+    except MissingExtraError as error:
+        output.note(f"the report page was not written: {error}")
+        return None
+
+
+def typical(value: Any) -> float:
+    """The average over inputs and components."""
+    joined = np.concatenate([np.ravel(leaf) for leaf in leaves(value)])
+    return float(np.nanmean(joined)) if np.isfinite(joined).any() else float("nan")
+
+
+def summary(result: Result) -> dict[str, Any]:
+    """The averages, as plain data."""
+    names = ("mean", "mean_stderr", "variance", "variance_stderr", "S2_mean", "S2_variance")
+    averages = {name: typical(getattr(result, name)) for name in names if getattr(result, name) is not None}
+    return {
+        "method": result.method,
+        "status": result.status.name,
+        "sentence": result.status.value,
+        "cost": result.cost,
+        "inputs": len(leaves(result.mean)[0]),
+        "outputs": result.structure.width,
+        "seed": result.seed,
+        "averages": averages,
+        "notes": list(result.notes),
+    }
+
+
+def overview(result: Result, most: int = 8) -> Table:
+    """Averages over the inputs, one line per output component."""
+    labels = component_labels(result)[:most]
+    columns = [
+        np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves(value)], axis=1).mean(axis=0)
+        for value in (result.mean, result.mean_stderr, result.variance, result.variance_stderr)
+    ]
+    rows = [(label, *(number(float(column[i]), 4) for column in columns)) for i, label in enumerate(labels)]
+    hidden = result.structure.width - len(labels)
+    if hidden:
+        rows.append((f"… {hidden} more", "", "", "", ""))
+    count = len(leaves(result.mean)[0])
+    caption = f"{result.method}: averages over {count} inputs, {number(result.cost)} passes per input"
+    return Table(caption, ("output", "mean", "± stderr", "variance", "± stderr"), rows)

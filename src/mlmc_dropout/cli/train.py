@@ -1,0 +1,39 @@
+"""``mlmc-dropout train``: the two benchmarks of the paper, or one of your own from a config file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mlmc_dropout.cli.console import Output
+from mlmc_dropout.cli.options import Debug, Json, Quiet, check_output
+from mlmc_dropout.errors import InputError
+
+__all__ = ["train"]
+
+
+def train(
+    problem: Annotated[str | None, typer.Argument(help="boundary-layer, source-inference, …")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with what differs from the defaults.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Folder of a run to continue.")] = None,
+    out: Annotated[Path, typer.Option(help="Where the run gets a folder of its own.")] = Path("runs"),
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Train a physics-informed dropout network; a stopped run continues with --resume."""
+    from mlmc_dropout import pinn
+    from mlmc_dropout.pinn.progress import Silent
+
+    if problem is None and config is None and resume is None:
+        raise InputError("nothing to train: name a problem (boundary-layer or source-inference), --config or --resume")
+    check_output(out)
+    output = Output(as_json, quiet)
+    path = pinn.train(problem, config, resume, out, progress=None if output.talks else Silent())
+    summary = path / "summary.json"
+    found = json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else {}
+    output.say(f"weights and history are in {path}")
+    output.data({"run": str(path), "summary": found})

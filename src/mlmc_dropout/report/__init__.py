@@ -1,0 +1,94 @@
+"""One self-contained HTML page about what a folder holds: an estimate, or experiments of the paper."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlmc_dropout.errors import MissingExtraError, RunDirectoryError
+
+if TYPE_CHECKING:
+    from mlmc_dropout.report.blocks import Page
+    from mlmc_dropout.result import Result
+
+__all__ = ["page_of", "render", "write_page", "write_result_page"]
+
+
+def write_page(folder: str | Path, out: str | Path | None = None) -> Path:
+    """Write the page about ``folder`` (to ``report.html`` in it unless ``out`` is given) and return its path."""
+    folder = Path(folder)
+    return _write(render(page_of(folder)), folder / "report.html" if out is None else Path(out))
+
+
+def write_result_page(result: Result, out: str | Path, x: Any = None, title: str = "Estimate") -> Path:
+    """Write the page about a result; ``x``: the inputs, plotted against where they are one-dimensional."""
+    from mlmc_dropout.report.estimate import page
+    from mlmc_dropout.report.folder import Folder, one_dimensional
+
+    return _write(render(page(Folder(Path(out), result, {"title": title}, one_dimensional(x)))), Path(out))
+
+
+def page_of(folder: Path) -> Page:
+    """The page's content, by what the folder holds."""
+    kind = _kind(folder)
+    if kind == "estimate":
+        from mlmc_dropout.report import estimate
+        from mlmc_dropout.report import folder as files
+
+        return estimate.page(files.read_folder(folder))
+    from mlmc_dropout.report import reproduction
+
+    return reproduction.page(folder)
+
+
+def _kind(folder: Path) -> str:
+    from mlmc_dropout.report.folder import FORMAT, INFO
+
+    try:
+        if not folder.is_dir():
+            raise RunDirectoryError(f"there is no folder {str(folder)!r}")
+        if (folder / INFO).is_file() and _json(folder / INFO).get("format") == FORMAT:
+            return "estimate"
+        if any(folder.glob("*/verdict.json")):
+            return "reproduction"
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(f"{str(folder)!r} cannot be read: {error}") from None
+    raise RunDirectoryError(
+        f"{str(folder)!r} holds neither an estimate ({INFO}) nor experiments (*/verdict.json); "
+        "give a folder written by mlmc-dropout estimate, demo or reproduce"
+    )
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return found if isinstance(found, dict) else {}
+
+
+def render(page: Page) -> str:
+    """HTML with everything inside: no scripts, nothing fetched from anywhere."""
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ImportError:
+        raise MissingExtraError("jinja2", "report") from None
+    environment = Environment(
+        loader=PackageLoader("mlmc_dropout.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html").render(page=page)
+
+
+def _write(text: str, path: Path) -> Path:
+    scratch = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_text(text, encoding="utf-8")
+        os.replace(scratch, path)
+    except OSError as error:
+        raise RunDirectoryError(f"cannot write {str(path)!r}: {error.strerror}") from error
+    return path

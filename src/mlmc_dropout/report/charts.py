@@ -1,0 +1,125 @@
+"""The pictures of an estimate's page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlmc_dropout import theory
+from mlmc_dropout.report.blocks import Figure
+from mlmc_dropout.report.numbers import Comparison, Matrices, average, short
+from mlmc_dropout.report.svg import MOST_POINTS, NARROW, WIDE, Axis, Chart, Size, bars
+from mlmc_dropout.result import Result
+
+__all__ = ["bands", "cost_bars", "level_variances", "sorted_uncertainty"]
+
+Array = NDArray[np.float64]
+
+
+def bands(x: Array, m: Matrices, component: int, label: str) -> Figure:
+    """Mean and ±1, ±2 standard deviations over one-dimensional inputs."""
+    order = np.argsort(x, kind="stable")
+    order = order[np.unique(np.linspace(0, len(x) - 1, min(len(x), MOST_POINTS)).round().astype(int))]
+    xs, mean, std = x[order], m.mean[order, component], m.std[order, component]
+
+    def draw(size: Size) -> str:
+        chart = Chart(size, Axis(xs[0], xs[-1], "input"), Axis.of([*(mean - 2 * std), *(mean + 2 * std)], label))
+        chart.band(xs, mean - 2 * std, mean + 2 * std, "band2")
+        chart.band(xs, mean - std, mean + std, "band1")
+        chart.line(xs, mean, "line")
+        return chart.svg()
+
+    widest = int(np.argmax(std))
+    return Figure(
+        _both(draw),
+        f"Output {label} over the inputs: the mean of a pass, and one and two standard deviations around it. The bands "
+        "show how far single passes scatter; the mean itself is known far more precisely (its standard error is at "
+        f"most {short(float(m.mean_stderr[:, component].max()))}).",
+        f"Mean of output {label} over inputs from {short(xs[0])} to {short(xs[-1])}: between {short(mean.min())} and "
+        f"{short(mean.max())}. Standard deviation between {short(std.min())} and {short(std.max())}, largest at input "
+        f"{short(xs[widest])}.",
+        (("line", "mean"), ("band1", "± 1 standard deviation"), ("band2", "± 2 standard deviations")),
+    )
+
+
+def sorted_uncertainty(m: Matrices) -> Figure:
+    """Inputs ranked by their spread, with two standard errors."""
+    order = np.argsort(-m.score, kind="stable")
+    picked = np.unique(np.linspace(0, len(order) - 1, min(len(order), 150)).round().astype(int))
+    score, error = m.score[order][picked], np.nan_to_num(m.score_stderr[order][picked])
+    rank = (picked + 1.0).tolist()
+    low, high = np.maximum(score - 2 * error, 0.0).tolist(), (score + 2 * error).tolist()
+
+    def draw(size: Size) -> str:
+        chart = Chart(
+            size, Axis.of(rank, "rank of the input, most uncertain first"), Axis.of([*low, *high], "", zero=True)
+        )
+        chart.whiskers(rank, low, high, "whisker")
+        chart.dots(rank, score.tolist(), "dot", 2.5)
+        return chart.svg()
+
+    return Figure(
+        _both(draw),
+        "Standard deviation of a pass for every input, largest first (root mean square over the outputs), with two "
+        "standard errors either way. Where bars of neighbours overlap, their order is not settled.",
+        f"Standard deviations fall from {short(score[0])} to {short(score[-1])} over {len(order)} inputs; the "
+        f"median is {short(float(np.median(m.score)))}.",
+        (("dot", "standard deviation"), ("line", "± 2 standard errors")),
+    )
+
+
+def level_variances(result: Result) -> Figure:
+    """Measured variances of the level increments against the closed form, for mean and variance."""
+    T = [level.fidelity for level in result.levels]
+    mu2 = np.maximum(np.concatenate([np.ravel(v) for v in _leaves(result.variance)]), 0.0)
+    measured = [[average(level.variance) for level in result.levels], [average(lv.variance_V) for lv in result.levels]]
+    expected = [
+        theory.level_variances_mean(T, mu2).mean(axis=1).tolist(),
+        theory.level_variances_variance(T, mu2).mean(axis=1).tolist(),
+    ]
+
+    def draw(size: Size) -> str:
+        everything = [*measured[0], *measured[1], *expected[0], *expected[1]]
+        chart = Chart(size, Axis.of(T, "passes per replicate T", log=True, marks=T), Axis.of(everything, "", log=True))
+        for values, theirs, style in zip(measured, expected, ("dot", "dot2"), strict=True):
+            chart.line(T, theirs, "theory" if style == "dot2" else "line")
+            chart.dots(T, values, style, 4.5)
+        return chart.svg()
+
+    return Figure(
+        _both(draw),
+        "Variance of each level's increment: dots are measured, lines follow from the closed forms with the variance "
+        "of a pass found here (Gaussian fourth moment for the second).",
+        "Measured and predicted variances of the level increments: "
+        + "; ".join(
+            f"T = {t}: mean {short(a)} measured, {short(b)} predicted"
+            for t, a, b in zip(T, measured[0], expected[0], strict=True)
+        ),
+        (("dot", "mean estimator"), ("dot2", "variance estimator"), ("line", "closed forms")),
+    )
+
+
+def cost_bars(comparison: Comparison) -> Figure:
+    """Passes spent here beside those plain Monte Carlo would need."""
+    items = [
+        ("This run", comparison.cost, f"{short(comparison.cost)} passes"),
+        ("Plain Monte Carlo, same error of the mean", comparison.plain_mean, f"{short(comparison.plain_mean)}"),
+        ("Plain, same error of the variance", comparison.plain_variance, f"{short(comparison.plain_variance)}"),
+    ]
+    return Figure(
+        [bars(size, items) for size in (WIDE, NARROW)],
+        "Passes per input for the average squared standard error reached here.",
+        "; ".join(f"{label}: {text}" for label, _, text in items),
+    )
+
+
+def _both(draw: object) -> list[str]:
+    return [draw(size) for size in (WIDE, NARROW)]  # type: ignore[operator]
+
+
+def _leaves(value: object) -> Sequence[Array]:
+    from mlmc_dropout.result import leaves
+
+    return leaves(value)

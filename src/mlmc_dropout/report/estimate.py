@@ -1,0 +1,276 @@
+"""The page about one estimate: what was asked, what was found, how far to trust it, how to redo it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mlmc_dropout import __version__, theory
+from mlmc_dropout.report import charts
+from mlmc_dropout.report.blocks import Card, Facts, Note, Page, Section, Source, Table, Text
+from mlmc_dropout.report.folder import Folder, component_labels
+from mlmc_dropout.report.numbers import Comparison, Matrices, average, compare, matrices, short
+from mlmc_dropout.result import Result, Status, variance_rates
+
+__all__ = ["page"]
+
+MOST_BANDS = 4
+_METHODS = {
+    "pooled": "plain Monte Carlo: the mean and variance of all passes",
+    "mlmc": "multilevel over passes: coarse replicates corrected by finer ones",
+    "stratified": "stratified masks: designs of passes in which every unit is dropped evenly",
+    "control-variate": "a control variate: the network's first-order expansion in its masks, whose moments are exact",
+}
+_SHORT = (Status.BUDGET_EXHAUSTED, Status.STOPPED, Status.FAILED)
+
+
+def page(folder: Folder) -> Page:
+    """All sections."""
+    result, m, comparison = folder.result, matrices(folder.result), compare(folder.result)
+    rows, width = m.mean.shape
+    sections = [
+        _asked(folder, rows, width),
+        _found(m, comparison),
+        _picture(folder, m),
+        _levels(result),
+        _allocation(result, comparison),
+        _cost(result, comparison),
+        _warnings(folder, m),
+        _again(folder),
+    ]
+    date = folder.info.get("date", "")
+    return Page(
+        str(folder.info.get("title") or "Estimate"),
+        "MC dropout estimate",
+        f"{result.status.value} {short(result.cost)} passes for each of {short(rows)} inputs, by {result.method}.",
+        sections,
+        f"Written by mlmc-dropout {__version__}{f' from a run of {date}' if date else ''}. This page needs no network.",
+    )
+
+
+def _asked(folder: Folder, rows: int, width: int) -> Section:
+    result, asked = folder.result, dict(folder.info.get("asked") or {})
+    items = [("Inputs", f"{short(rows)} inputs, {short(width)} output component{'s' * (width != 1)} each")]
+    items.append(("Method", f"{result.method}: {_METHODS.get(result.method, 'see the documentation')}"))
+    items += [(_words(key), _shown(value)) for key, value in asked.items() if key not in ("method", "inputs")]
+    if "inputs" in asked:
+        items.insert(1, ("Read from", str(asked["inputs"])))
+    return Section("asked", "What was asked", [Facts(items)])
+
+
+def _words(key: str) -> str:
+    special = {"tolerance": "Standard error of the mean", "tolerance_variance": "Standard error of the variance"}
+    return special.get(key, key.replace("_", " ").capitalize())
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return short(value, 6)
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _found(m: Matrices, comparison: Comparison) -> Section:
+    std, worst = m.std, np.unravel_index(int(np.nanargmax(m.mean_stderr)), m.mean_stderr.shape)
+    share = float(m.mean_stderr[worst] / std[worst]) if std[worst] > 0 else float("nan")
+    middle = float(np.median(std))
+    relative = float(np.nanmedian(m.std_stderr / np.where(std > 0, std, np.nan))) if (std > 0).any() else float("nan")
+    cards = [
+        Card(short(middle), "Spread of a pass", f"median standard deviation; {short(std.min())} to {short(std.max())}"),
+        Card(short(float(m.mean_stderr[worst])), "Largest error of a mean", f"one standard error, input {worst[0]}"),
+        Card(f"{short(100 * relative, 2)} %", "Error of the spread", "median standard error, relative"),
+        Card(
+            f"{short(comparison.gain_mean, 2)}×",
+            "Worth of a pass",
+            f"in passes of plain averaging; {short(comparison.gain_variance, 2)}× for the variance",
+        ),
+    ]
+    text = Text(
+        f"Dropout makes single predictions scatter with a standard deviation of {short(middle)} (median). "
+        f"Their mean is known to within {short(float(m.mean_stderr[worst]))} or better everywhere (one standard error"
+        + (f", {short(100 * share, 2)} % of the scatter there" if np.isfinite(share) else "")
+        + "). The scatter is a property of the network; the standard errors shrink with more passes."
+    )
+    return Section("found", "What was found", [text], cards)
+
+
+def _picture(folder: Folder, m: Matrices) -> Section:
+    labels = component_labels(folder.result)
+    if folder.x is not None:
+        blocks: list[Any] = [charts.bands(folder.x, m, i, label) for i, label in enumerate(labels[:MOST_BANDS])]
+        if len(labels) > MOST_BANDS:
+            blocks.append(Text(f"{len(labels) - MOST_BANDS} further outputs are in result.csv."))
+        return Section("bands", "Prediction and spread", blocks)
+    blocks = [charts.sorted_uncertainty(m), _ranking(m, labels)] if len(m.score) > 1 else [_ranking(m, labels)]
+    return Section("bands", "Uncertainty, sorted", blocks)
+
+
+def _ranking(m: Matrices, labels: list[str], most: int = 10) -> Table:
+    """The most uncertain inputs, at their most uncertain component."""
+    rows = []
+    for i in np.argsort(-m.score, kind="stable")[:most]:
+        j = int(np.argmax(m.std[i]))
+        rows.append(
+            (
+                f"input {i}",
+                labels[j],
+                f"{short(m.mean[i, j], 4)} ± {short(m.mean_stderr[i, j], 2)}",
+                f"{short(m.std[i, j])} ± {short(m.std_stderr[i, j], 2)}",
+            )
+        )
+    return Table(
+        "The most uncertain inputs, at their most uncertain output",
+        ("Input", "Output", "Mean ± standard error", "Standard deviation ± standard error"),
+        rows,
+    )
+
+
+def _levels(result: Result) -> Section:
+    columns = (
+        "Level",
+        "T",
+        "Count",
+        "Passes",
+        "Mean ΔY",
+        "Var ΔY",
+        "Kurtosis",
+        "Mean ΔV",
+        "Var ΔV",
+        "Kurtosis",
+        "Check",
+    )
+    rows = [
+        (
+            level.label,
+            short(level.fidelity),
+            short(level.count, 6),
+            short(level.cost, 6),
+            *(short(average(getattr(level, n))) for n in ("mean", "variance", "kurtosis", "mean_V", "variance_V")),
+            short(average(level.kurtosis_V)),
+            "–" if level.telescoping is None else short(level.telescoping, 2),
+        )
+        for level in result.levels
+    ]
+    note = "Averages over inputs and outputs. Check: Giles' telescoping test, sound below 1."
+    blocks: list[Any] = [Table("Levels", columns, rows, note)] if rows else [Text("This method keeps no levels.")]
+    if len(rows) > 2:
+        rates = variance_rates(result.levels)
+        blocks.append(
+            Text(
+                f"Correction variances fall like T^−{rates[0]:.2f} (mean) and T^−{rates[1]:.2f} (variance); theory: 1."
+            )
+        )
+    return Section("levels", "Levels", blocks)
+
+
+def _allocation(result: Result, comparison: Comparison) -> Section:
+    if result.method != "mlmc" or not result.levels:
+        text = (
+            "Plain averaging has one kind of pass, so there is nothing to allocate. Its error follows the closed forms "
+            "exactly: variance of a pass over the number of passes."
+            if result.method == "pooled"
+            else "This method has no ladder of pass counts. What theory promises is plain Monte Carlo's error, the "
+            f"variance of a pass over the number of passes; the run reached {short(1 / comparison.gain_mean)} times "
+            f"that for the mean and {short(1 / comparison.gain_variance)} times that for the variance."
+        )
+        return Section("allocation", "Allocation against theory", [Text(text)])
+    T, counts = [lv.fidelity for lv in result.levels], [lv.count for lv in result.levels]
+    cost = theory.cost_per_replicate(T, "coupled")
+    budget = float(cost @ np.asarray(counts))
+    v, w = theory.level_variances_mean(T), theory.level_variances_variance(T)
+    best = [theory.optimal_counts(values, cost, budget) for values in (v, w)]
+    rows = [
+        (f"level {i}", short(T[i]), short(counts[i], 6), short(best[0][i], 4), short(best[1][i], 4))
+        for i in range(len(T))
+    ]
+    table = Table(
+        "Replicates used, and the optimum of S² at the same charged cost",
+        ("Level", "T", "Used", "Optimum for the mean", "Optimum for the variance"),
+        rows,
+        "Optima for the coupled cost, in which a level is charged only its new passes.",
+    )
+    return Section("allocation", "Allocation against theory", [table, charts.level_variances(result), *_nested(result)])
+
+
+def _nested(result: Result) -> Iterator[Any]:
+    """S² beside the squared standard errors."""
+    truth = average(np.square(_flat(result.mean_stderr))), average(np.square(_flat(result.variance_stderr)))
+    yield Table(
+        "What the multilevel formula reports, and what is true",
+        ("Estimator", "S²", "Squared standard error", "Ratio"),
+        [
+            (name, short(average(S2)), short(true), short(average(S2) / true) if true else "–")
+            for name, S2, true in (("mean", result.S2_mean, truth[0]), ("variance", result.S2_variance, truth[1]))
+        ],
+        "S² adds the levels' variances as if levels were independent. Nested levels share passes, so S² overstates.",
+    )
+
+
+def _flat(value: Any) -> Any:
+    from mlmc_dropout.report.numbers import matrix
+
+    return matrix(value)
+
+
+def _cost(result: Result, comparison: Comparison) -> Section:
+    if result.method == "pooled":
+        text = "This run is plain Monte Carlo and costs what it costs. Other methods may need fewer passes."
+    elif comparison.gain_mean >= 1:
+        text = (
+            f"Plain averaging would need {short(comparison.plain_mean)} passes per input for the same error of the "
+            f"mean, {short(comparison.gain_mean, 2)} times as many; for the variance "
+            f"{short(comparison.plain_variance)}, {short(comparison.gain_variance, 2)} times as many."
+        )
+    else:
+        text = (
+            f"Plain averaging would reach the same error of the mean with {short(comparison.plain_mean)} passes per "
+            f"input instead of {short(comparison.cost)}, and that of the variance with "
+            f"{short(comparison.plain_variance)}: here this method costs more than it gives."
+        )
+    basis = "Estimated from this run's own variance of a pass; for the variance, passes are taken as Gaussian."
+    return Section("cost", "Cost beside plain Monte Carlo", [Text(text), charts.cost_bars(comparison), Text(basis)])
+
+
+def _warnings(folder: Folder, m: Matrices) -> Section:
+    result = folder.result
+    found: list[Any] = [Note(result.status.value)] if result.status in _SHORT else []
+    found += [Note(text) for text in (*folder.info.get("warnings", ()), *_doubts(result, m))]
+    if not found:
+        found = [Note("Nothing to warn of: standard errors rest on enough passes and no check failed.", calm=True)]
+    return Section("warnings", "Warnings", [*found, *(Note(note, calm=True) for note in result.notes)])
+
+
+def _doubts(result: Result, m: Matrices) -> Iterator[str]:
+    negative = int((m.variance < 0).sum())
+    if negative:
+        yield f"{negative} variance estimates are negative: noise exceeds the variance there. Spend more passes."
+    known = m.variance > 0
+    rough = float((m.variance_stderr[known] > 0.25 * m.variance[known]).mean()) if known.any() else 0.0
+    if rough > 0.1:
+        yield (
+            f"For {short(100 * rough, 2)} % of the outputs the variance is known to no better than a quarter of "
+            "itself. Spend more passes."
+        )
+    heavy = max((average(level.kurtosis) for level in result.levels), default=3.0)
+    if heavy > 10:
+        yield f"Passes have heavy tails (kurtosis {short(heavy)}; 3 is Gaussian): standard errors are rough."
+    broken = [level.label for level in result.levels if level.telescoping is not None and level.telescoping >= 1]
+    if broken:
+        yield f"The telescoping check fails at {', '.join(broken)}: coarse and fine estimates do not fit together."
+
+
+def _again(folder: Folder) -> Section:
+    result = folder.result
+    blocks: list[Any] = []
+    if folder.info.get("command"):
+        blocks.append(Source(str(folder.info["command"]), "The command that made this run"))
+    versions = dict(result.metadata.get("versions") or {})
+    settings = [(_words(k), _shown(v)) for k, v in result.metadata.items() if k != "versions" and v is not None]
+    facts = [("Seed", str(result.seed)), *settings]
+    if folder.info.get("seconds") is not None:
+        facts.append(("Time", f"{float(folder.info['seconds']):.1f} s"))
+    facts += [(f"Version of {name}", str(value)) for name, value in versions.items()]
+    blocks.append(Facts(facts))
+    blocks.append(Text("The same versions, seed and inputs give the same numbers, whatever the number of workers."))
+    return Section("again", "Settings to run it again", blocks)

@@ -1,0 +1,147 @@
+"""The folder of an estimate: written in one go, readable without executing anything.
+
+result.npz   estimates, standard errors, levels (``mlmc_dropout.load_result``)
+result.csv   the same estimates, one line per input and output component
+result.nc    the same as NetCDF, when xarray and a NetCDF writer are installed
+inputs.npy   the inputs, when they are one-dimensional (for the plot)
+run.json     what was asked, how long it took, versions
+report.html  the page
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mlmc_dropout.errors import MissingExtraError, ResultFileError
+from mlmc_dropout.result import Result, leaves, load_result
+
+__all__ = ["FORMAT", "INFO", "Folder", "one_dimensional", "read_folder", "write_folder"]
+
+FORMAT = "mlmc-dropout estimate 1"
+INFO, RESULT, TABLE, NETCDF, INPUTS, PAGE = (
+    "run.json",
+    "result.npz",
+    "result.csv",
+    "result.nc",
+    "inputs.npy",
+    "report.html",
+)
+_COLUMNS = ("mean", "variance", "mean_stderr", "variance_stderr", "S2_mean", "S2_variance")
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """An estimate as found in its folder; ``x`` are the inputs where they are one-dimensional."""
+
+    path: Path
+    result: Result
+    info: Mapping[str, Any]
+    x: NDArray[np.float64] | None
+
+
+def write_folder(path: Path, result: Result, info: Mapping[str, Any], x: Any = None) -> list[str]:
+    """Write the folder and return the names of the files; each appears complete or not at all."""
+    path.mkdir(parents=True, exist_ok=True)
+    result.save(path / RESULT)
+    names = [RESULT]
+    with _Replacing(path / TABLE) as scratch:
+        write_csv(result, scratch)
+    names.append(TABLE)
+    if _netcdf(result, path / NETCDF):
+        names.append(NETCDF)
+    line = one_dimensional(x)
+    if line is not None:
+        with _Replacing(path / INPUTS) as scratch, open(scratch, "wb") as file:
+            np.save(file, line)
+        names.append(INPUTS)
+    written = {"format": FORMAT, "date": datetime.now(UTC).isoformat(timespec="seconds"), **info}
+    with _Replacing(path / INFO) as scratch:
+        scratch.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+    return [*names, INFO]
+
+
+def read_folder(path: Path) -> Folder:
+    """The estimate in ``path``."""
+    try:
+        info = json.loads((path / INFO).read_text(encoding="utf-8"))
+        x = np.load(path / INPUTS, allow_pickle=False) if (path / INPUTS).is_file() else None
+    except (OSError, ValueError, EOFError) as error:
+        raise ResultFileError(f"{str(path)!r} is not a complete folder of an estimate: {error}") from None
+    result = load_result(path / RESULT)
+    if x is not None and (x.ndim != 1 or len(x) != len(leaves(result.mean)[0])):
+        raise ResultFileError(f"{str(path / INPUTS)!r} does not belong to the result beside it")
+    return Folder(path, result, info, x)
+
+
+def one_dimensional(x: Any) -> NDArray[np.float64] | None:
+    """The inputs as one axis, if they are one number each."""
+    if isinstance(x, Tensor):
+        x = x.detach().cpu().double().numpy()
+    if not isinstance(x, np.ndarray) or x.size != len(x) or x.dtype.kind not in "fiu":
+        return None
+    line = x.reshape(-1).astype(np.float64)
+    return line if len(line) > 1 and np.isfinite(line).all() else None
+
+
+def write_csv(result: Result, path: Path) -> None:
+    """One line per input and output component, with full precision."""
+    columns = [name for name in _COLUMNS if getattr(result, name) is not None]
+    matrices = [
+        np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves(getattr(result, name))], axis=1)
+        for name in columns
+    ]
+    labels = component_labels(result)
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["input", "output", *columns])
+        for row in range(len(matrices[0])):
+            for index, label in enumerate(labels):
+                writer.writerow([row, label, *(repr(float(matrix[row, index])) for matrix in matrices)])
+
+
+def component_labels(result: Result) -> list[str]:
+    """Names of the output components: ``u[0]``, or just ``0`` for a plain tensor of scalars."""
+    labels = []
+    for leaf, shape in result.structure.names():
+        for index in np.ndindex(shape):
+            place = ",".join(map(str, index))
+            labels.append(f"{leaf}[{place}]" if leaf and place else leaf or place or "0")
+    return labels
+
+
+def _netcdf(result: Result, path: Path) -> bool:
+    """Write NetCDF if that is possible here; a convenience, so its absence is no error."""
+    try:
+        data = result.to_xarray()
+        with _Replacing(path) as scratch:
+            data.to_netcdf(scratch)
+    except (MissingExtraError, ImportError, ValueError):
+        return False
+    return True
+
+
+class _Replacing:
+    """A scratch file that takes the place of ``path`` when all went well."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.scratch = path, path.with_name(path.name + ".part")
+
+    def __enter__(self) -> Path:
+        return self.scratch
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        if kind is None:
+            os.replace(self.scratch, self.path)
+        else:
+            self.scratch.unlink(missing_ok=True)

@@ -1,0 +1,123 @@
+"""The page about experiments of the paper: claim, what came out, verdict."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mlmc_dropout import __version__
+from mlmc_dropout.errors import RunDirectoryError
+from mlmc_dropout.report.blocks import Card, Facts, Figure, Note, Page, Section, Source, Table, Text
+from mlmc_dropout.report.numbers import short
+
+__all__ = ["page", "read_verdicts"]
+
+
+def read_verdicts(folder: Path) -> list[dict[str, Any]]:
+    """Every ``verdict.json`` below ``folder``, in the order of the paper."""
+    found = []
+    for path in sorted(folder.glob("*/verdict.json")):
+        try:
+            verdict = json.loads(path.read_text(encoding="utf-8"))
+            found.append({**verdict, "id": str(verdict["id"]), "folder": str(path.parent)})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunDirectoryError(f"{str(path)!r} cannot be read: {error}") from None
+    return found
+
+
+def page(folder: Path) -> Page:
+    """One section per experiment, an overview before and settings after."""
+    verdicts = read_verdicts(folder)
+    summary = _summary(folder)
+    rows = [(v["id"], str(v.get("title", "")), str(v.get("verdict", "")), _seconds(v)) for v in verdicts]
+    overview = Section(
+        "overview",
+        "Overview",
+        [Table("Experiments and verdicts", ("Id", "Experiment", "Verdict", "Time"), rows)],
+        [Card(str(count), verdict) for verdict, count in _tally(verdicts).items()],
+    )
+    sections = [overview, *(_section(v) for v in verdicts), _again(summary)]
+    profile = summary.get("profile")
+    return Page(
+        "Reproduction",
+        "Multi-level Monte Carlo dropout",
+        f"{len(verdicts)} experiments of the paper, redone{f' with the {profile} settings' if profile else ''}.",
+        sections,
+        f"Written by mlmc-dropout {__version__}. This page needs no network.",
+    )
+
+
+def _summary(folder: Path) -> Mapping[str, Any]:
+    path = folder / "summary.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(f"{str(path)!r} cannot be read: {error}") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _tally(verdicts: list[dict[str, Any]]) -> dict[str, int]:
+    words = [str(v.get("verdict", "unknown")) for v in verdicts]
+    return {word: words.count(word) for word in dict.fromkeys(words)}
+
+
+def _seconds(verdict: Mapping[str, Any]) -> str:
+    seconds = verdict.get("seconds")
+    return f"{float(seconds):.0f} s" if isinstance(seconds, (int, float)) else "–"
+
+
+def _section(verdict: Mapping[str, Any]) -> Section:
+    blocks: list[Any] = [Text(str(verdict.get("claim", "")))]
+    blocks.append(Note(f"{str(verdict.get('verdict', '')).capitalize()}. {verdict.get('reason', '')}", calm=True))
+    picture = Path(str(verdict["folder"])) / "figure.png"
+    if picture.is_file():
+        data = base64.b64encode(picture.read_bytes()).decode()
+        alt = f"Figure of experiment {verdict['id']}; its numbers are in the tables below."
+        image = f'<img src="data:image/png;base64,{data}" alt="">'
+        blocks.append(Figure([image], str(verdict.get("title", "")), alt))
+    if verdict.get("paper") or verdict.get("ours"):
+        blocks.append(_comparison(verdict))
+    for table in verdict.get("tables") or ():
+        rows = [[_cell(cell) for cell in row] for row in table.get("rows", ())]
+        blocks.append(Table(str(table.get("caption", "")), list(map(str, table.get("columns", ()))), rows))
+    if verdict.get("settings"):
+        blocks.append(Facts([(str(k), _cell(v)) for k, v in dict(verdict["settings"]).items()]))
+    anchor = "experiment-" + "".join(c for c in str(verdict["id"]) if c.isalnum()).lower()
+    return Section(anchor, f"{verdict['id']}: {verdict.get('title', '')}", blocks)
+
+
+def _comparison(verdict: Mapping[str, Any]) -> Table:
+    """Quantities the paper prints beside ours."""
+    theirs = {str(item["quantity"]): item for item in verdict.get("paper") or ()}
+    ours = {str(item["quantity"]): item for item in verdict.get("ours") or ()}
+    rows = [(name, _quantity(theirs.get(name)), _quantity(ours.get(name))) for name in dict.fromkeys([*theirs, *ours])]
+    return Table(f"{verdict['id']}: the paper and this run", ("Quantity", "Paper", "Here"), rows)
+
+
+def _quantity(item: Mapping[str, Any] | None) -> str:
+    if item is None:
+        return "–"
+    text = _cell(item.get("value"))
+    if item.get("low") is not None and item.get("high") is not None:
+        text += f" ({_cell(item['low'])} to {_cell(item['high'])})"
+    return text
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return "–" if value is None else ("yes" if value else "no")
+    if isinstance(value, (int, float)):
+        return short(float(value), 5)
+    return ", ".join(map(_cell, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _again(summary: Mapping[str, Any]) -> Section:
+    blocks: list[Any] = []
+    if summary.get("command"):
+        blocks.append(Source(str(summary["command"]), "The command that made this"))
+    facts = [(name.capitalize(), str(summary[name])) for name in ("profile", "date") if summary.get(name)]
+    facts += [(f"Version of {name}", str(value)) for name, value in dict(summary.get("versions") or {}).items()]
+    return Section("again", "Settings to run it again", [*blocks, Facts(facts)] if facts or blocks else [Text("–")])

@@ -1,0 +1,202 @@
+"""Small charts as SVG text: colours come from the page's style sheet, so light and dark both work.
+
+Every chart is drawn twice, wide and narrow, with text of the same size; the style sheet shows one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+__all__ = ["NARROW", "WIDE", "Axis", "Chart", "Size", "bars", "tick_label"]
+
+LEFT, RIGHT, TOP, BOTTOM = 62.0, 12.0, 12.0, 44.0
+MOST_POINTS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Width and height in pixels of the page."""
+
+    width: float
+    height: float
+    name: str
+
+
+WIDE, NARROW = Size(760, 340, "wide"), Size(350, 270, "narrow")
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """From data to pixels, linear or logarithmic."""
+
+    low: float
+    high: float
+    label: str
+    log: bool = False
+    marks: tuple[float, ...] = ()  # ticks, where round numbers will not do
+
+    @classmethod
+    def of(
+        cls,
+        values: Sequence[float],
+        label: str,
+        log: bool = False,
+        zero: bool = False,
+        marks: Sequence[float] = (),
+    ) -> Axis:
+        """An axis that holds ``values`` with a little room around them."""
+        good = [v for v in values if math.isfinite(v) and (v > 0 or not log)] or [1.0]
+        low, high = min(good), max(good)
+        if log:
+            low, high = low / 1.3, high * 1.3
+        else:
+            low = min(low, 0.0) if zero else low
+            room = 0.04 * (high - low) or 0.05 * abs(high) or 1.0
+            low, high = (low if zero and low == 0 else low - room), high + room
+        return cls(low, high, label, log, tuple(marks))
+
+    def place(self, value: float) -> float:
+        """Between 0 and 1."""
+        if self.log:
+            return (math.log(max(value, self.low)) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
+        return (value - self.low) / (self.high - self.low)
+
+    def ticks(self, most: int) -> list[float]:
+        """A few round numbers on the axis."""
+        if self.marks:
+            return list(self.marks[:: -(-len(self.marks) // most)])
+        return _log_ticks(self.low, self.high, most) if self.log else _linear_ticks(self.low, self.high, most)
+
+
+def _linear_ticks(low: float, high: float, most: int) -> list[float]:
+    rough = (high - low) / max(most, 1)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(s * power for s in (1, 2, 2.5, 5, 10) if s * power >= rough * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _log_ticks(low: float, high: float, most: int) -> list[float]:
+    decades = range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1)
+    if len(decades) >= 2:
+        skip = -(-len(decades) // most)
+        return [10.0**k for k in decades[::skip]]
+    start = math.floor(math.log10(low))
+    fine = [m * 10.0**k for k in (start, start + 1) for m in (1, 2, 3, 4, 5, 6, 8)]
+    inside = [value for value in fine if low <= value <= high]
+    return inside[:: -(-len(inside) // most)] if inside else [low, high]
+
+
+def tick_label(value: float) -> str:
+    """A short number with a true minus sign.
+
+    >>> tick_label(0.25), tick_label(1e-5), tick_label(-2000.0)
+    ('0.25', '10⁻⁵', '−2000')
+    """
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        return f"{value:.4g}".replace("-", "−")
+    exponent = math.floor(math.log10(abs(value)) + 1e-9)
+    factor = value / 10.0**exponent
+    power = "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    head = "" if abs(factor - 1) < 1e-6 else f"{factor:.3g}·"
+    return (head + power).replace("-", "−")
+
+
+@dataclass(slots=True)
+class Chart:
+    """A chart being drawn: axes first, then marks, then :meth:`svg`."""
+
+    size: Size
+    x: Axis
+    y: Axis
+    parts: list[str] = field(default_factory=list)
+
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        """Pixels of a point."""
+        width, height = self.size.width - LEFT - RIGHT, self.size.height - TOP - BOTTOM
+        return LEFT + width * self.x.place(x), TOP + height * (1 - self.y.place(y))
+
+    def band(self, xs: Sequence[float], low: Sequence[float], high: Sequence[float], style: str) -> None:
+        """The area between two curves."""
+        there = [self.at(x, y) for x, y in zip(xs, high, strict=True)]
+        back = [self.at(x, y) for x, y in zip(xs, low, strict=True)][::-1]
+        self.parts.append(f'<polygon class="{style}" points="{_points([*there, *back])}"/>')
+
+    def line(self, xs: Sequence[float], ys: Sequence[float], style: str) -> None:
+        """A curve."""
+        self.parts.append(
+            f'<polyline class="{style}" points="{_points([self.at(x, y) for x, y in zip(xs, ys, strict=True)])}"/>'
+        )
+
+    def dots(self, xs: Sequence[float], ys: Sequence[float], style: str, radius: float = 3.5) -> None:
+        """Marks."""
+        for x, y in zip(xs, ys, strict=True):
+            px, py = self.at(x, y)
+            self.parts.append(f'<circle class="{style}" cx="{px:.1f}" cy="{py:.1f}" r="{radius}"/>')
+
+    def whiskers(self, xs: Sequence[float], low: Sequence[float], high: Sequence[float], style: str) -> None:
+        """Vertical error bars."""
+        for x, a, b in zip(xs, low, high, strict=True):
+            (px, ay), (_, by) = self.at(x, a), self.at(x, b)
+            self.parts.append(f'<line class="{style}" x1="{px:.1f}" x2="{px:.1f}" y1="{ay:.1f}" y2="{by:.1f}"/>')
+
+    def svg(self) -> str:
+        """The drawing; a description for screen readers is the caption beside it."""
+        return _wrap(self.size, "".join([*self._grid(), *self.parts, *self._frame()]))
+
+    def _grid(self) -> list[str]:
+        left, right = LEFT, self.size.width - RIGHT
+        return [
+            f'<line class="grid" x1="{left}" x2="{right}" y1="{(py := self.at(self.x.low, t)[1]):.1f}" y2="{py:.1f}"/>'
+            for t in self.y.ticks(5)
+        ]
+
+    def _frame(self) -> list[str]:
+        base = self.size.height - BOTTOM
+        parts = [f'<line class="axis" x1="{LEFT}" x2="{self.size.width - RIGHT}" y1="{base}" y2="{base}"/>']
+        for tick in self.y.ticks(5):
+            py = self.at(self.x.low, tick)[1]
+            parts.append(
+                f'<text class="tick" x="{LEFT - 8}" y="{py + 4:.1f}" text-anchor="end">{tick_label(tick)}</text>'
+            )
+        for tick in self.x.ticks(7 if self.size is WIDE else 4):
+            px = self.at(tick, self.y.low)[0]
+            parts.append(f'<line class="axis" x1="{px:.1f}" x2="{px:.1f}" y1="{base}" y2="{base + 4}"/>')
+            parts.append(
+                f'<text class="tick" x="{px:.1f}" y="{base + 18}" text-anchor="middle">{tick_label(tick)}</text>'
+            )
+        middle = (LEFT + self.size.width - RIGHT) / 2
+        parts.append(
+            f'<text class="label" x="{middle:.1f}" y="{base + 37}" text-anchor="middle">{escape(self.x.label)}</text>'
+        )
+        return parts
+
+
+def bars(size: Size, items: Sequence[tuple[str, float, str]], style: str = "bar") -> str:
+    """Horizontal bars: (label, value, text at its end); the first one is highlighted."""
+    row = 52.0
+    largest = max((value for _, value, _ in items if math.isfinite(value)), default=1.0) or 1.0
+    room = size.width - 2.0
+    parts = []
+    for index, (label, value, text) in enumerate(items):
+        top = index * row
+        width = max(2.0, room * value / largest) if math.isfinite(value) else 2.0
+        kind = f"{style} first" if index == 0 else style
+        parts.append(f'<text class="label" x="0" y="{top + 15}">{escape(label)}</text>')
+        parts.append(f'<text class="value" x="{size.width}" y="{top + 15}" text-anchor="end">{escape(text)}</text>')
+        parts.append(f'<rect class="{kind}" x="0" y="{top + 23}" width="{width:.1f}" height="16" rx="3"/>')
+    return _wrap(Size(size.width, row * len(items), size.name), "".join(parts))
+
+
+def _wrap(size: Size, inner: str) -> str:
+    return (
+        f'<svg class="{size.name}" viewBox="0 0 {size.width:g} {size.height:g}" aria-hidden="true" focusable="false" '
+        f'xmlns="http://www.w3.org/2000/svg">{inner}</svg>'
+    )
+
+
+def _points(pixels: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in pixels)
