@@ -94,7 +94,7 @@ def by_row(mask: Tensor, site: Site, rows: int) -> Tensor:
     """From (passes, *mask of all rows) to (passes, rows, units); rows is 1 where the mask is shared."""
     axis = (site.row_axis or 0) + 1
     own = rows if mask.shape[axis] == site.shape[axis - 1] * rows else 1
-    split: Tensor = mask.unflatten(axis, (own, -1))  # type: ignore[no-untyped-call]
+    split: Tensor = mask.unflatten(axis, (own, -1))
     return split.movedim(axis, 1).flatten(2)
 
 

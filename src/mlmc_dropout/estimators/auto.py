@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mlmc_dropout.estimators.base import Method, Source
 from mlmc_dropout.estimators.pooled import Pooled
-from mlmc_dropout.estimators.stratified import GRADIENT_STREAM, Stratified
+from mlmc_dropout.estimators.stratified import GRADIENT_STREAM, HEAD_COST, Stratified
 from mlmc_dropout.expansion import expansion_of, heads_of, linearise, reduced_passes, supported
 from mlmc_dropout.masks import pass_keys
 from mlmc_dropout.stopping import Goal
@@ -110,7 +110,8 @@ class _Pilot:
     @classmethod
     def run(cls, source: Source, rows: int) -> _Pilot:
         """Spend the pilot's passes."""
-        few = replace(source, batch=source.batch[:rows])
+        spread = np.linspace(0, source.batch.rows - 1, rows).round().astype(int)  # neighbours are often alike
+        few = replace(source, batch=source.batch.map(lambda t: t[spread], rows))
         sampler, program, batch = few.sampler, few.program, few.batch
         slopes = linearise(sampler, program, batch)
         heads = heads_of(sampler, program, batch, slopes, source.seed)
@@ -120,12 +121,8 @@ class _Pilot:
         G_D = expansion_of(program, slopes).linear(masks, rows)
         G_h = expansion_of(program, slopes, heads).linear(masks, rows)
         few.check(D.double().cpu().numpy())
-        return cls(
-            few,
-            *(np.asarray(t.double().cpu().numpy()) for t in (D, h, s2, G_D, G_h)),
-            has_heads=bool(heads),
-            derivative_cost=slopes.cost + (8.0 if heads else 0.0),
-        )
+        D_, h_, s2_, G_D_, G_h_ = (np.asarray(t.double().cpu().numpy()) for t in (D, h, s2, G_D, G_h))
+        return cls(few, D_, h_, s2_, G_D_, G_h_, bool(heads), slopes.cost + (HEAD_COST if heads else 0.0))
 
     def candidates(self, goal: Goal, source: Source) -> Iterator[_Candidate]:
         """Every way to go, with its gains predicted from the pilot."""

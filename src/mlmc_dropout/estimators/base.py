@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -170,11 +170,20 @@ class Source:
         self.check(values)
         return values.reshape(len(indices), len(replicates), *values.shape[1:])
 
+    def parts(self, passes: int = 1) -> Iterator[tuple[slice, Source]]:
+        """The rows in parts of which ``passes`` passes fit the memory limit; one part if rows cannot be split."""
+        rows = self.batch.rows
+        if self.program.rows_split:
+            rows = self.program.footprint.rows_at_once(rows, self.sampler.memory_limit, passes)
+        for start in range(0, self.batch.rows, rows):
+            part = slice(start, min(start + rows, self.batch.rows))
+            yield part, replace(self, batch=self.batch[part], first_row=self.first_row + start)
+
     def design_chunks(self, keys: Tensor, passes: int) -> Iterator[list[Tensor | None]]:
         """Masks of the stratified designs named by ``keys``, in chunks that fit the memory limit."""
         rows = self.batch.rows
         whole = [self.sampler.draw(site, keys, rows, self.first_row, passes) for site in self.program.sites]
-        size = self.chunk or self.sampler.passes_at_once(self.program, rows)
+        size = self.chunk or self.program.footprint.passes_at_once(rows, self.sampler.memory_limit)
         for start in range(0, len(keys) * passes, size):
             yield [None if m is None else m[start : start + size] for m in whole]
 

@@ -17,13 +17,14 @@ and vice versa, so that no bias creeps in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from mlmc_dropout.errors import ModelError
 from mlmc_dropout.estimators.base import BLOCK, Estimates, LevelEstimate, Source, State, Task, blocks
@@ -39,6 +40,8 @@ Array = NDArray[np.float64]
 DESIGN = 20  # passes per design: pT is whole for the common rates 0.05, 0.1, 0.2, 0.25, 0.5
 LEAST_PAIRS = 4
 GRADIENT_STREAM = 1 << 21  # of the masks over which gradients are averaged
+HEAD_COST = 8.0  # passes on which a head is checked
+_PASSES_OF_A_GRADIENT = 4  # memory of a forward pass that keeps what its backward pass needs, in passes
 _HALVES = ("a", "b")
 _PRIOR = 4.0  # pairs' worth of belief in the coefficient 1
 
@@ -87,19 +90,27 @@ class Stratified:
     def bind(self, source: Source) -> Stratified:
         """Differentiate once for these inputs, if anything needs it."""
         if not supported(source.program) or not (self.expansion or self.heads):
-            return replace(self, ready=_Ready())
+            return replace(self, ready=_Ready(()))
+        bound = [self._bind_rows(rows, part) for rows, part in source.parts(_PASSES_OF_A_GRADIENT)]
+        return replace(
+            self,
+            ready=_Ready(tuple(prepared for prepared, _ in bound)),
+            overhead=self.overhead + max(cost for _, cost in bound),
+        )
+
+    def _bind_rows(self, rows: slice, source: Source) -> tuple[_Rows, float]:
+        """Heads and expansion of some rows, and their cost in passes."""
         sampler, program, batch = source.sampler, source.program, source.batch
-        mean = linearise(sampler, program, batch)
-        heads = heads_of(sampler, program, batch, mean, source.seed) if self.heads else ()
-        cost = mean.cost + (8.0 if heads else 0.0)
-        if not self.expansion:
-            return replace(self, ready=_Ready(heads), overhead=self.overhead + cost)
-        if self.gradient_masks:
+        slopes = linearise(sampler, program, batch)
+        cost = slopes.cost
+        heads = heads_of(sampler, program, batch, slopes, source.seed) if self.heads else ()
+        if heads:
+            cost += HEAD_COST
+        if self.expansion and self.gradient_masks:
             keys = pass_keys(source.seed, GRADIENT_STREAM, 0, range(self.gradient_masks))
-            mean = linearise(sampler, program, batch, keys)
-            cost += mean.cost
-        ready = _Ready(heads, expansion_of(program, mean, heads))
-        return replace(self, ready=ready, overhead=self.overhead + cost)
+            slopes = linearise(sampler, program, batch, keys)
+            cost += slopes.cost
+        return _Rows(rows, heads, expansion_of(program, slopes, heads) if self.expansion else None), cost
 
     def extend(self, done: Mapping[str, int], budget: float) -> tuple[list[Task], dict[str, int]]:
         """The next pairs of designs."""
@@ -115,7 +126,7 @@ class Stratified:
     def run(self, source: Source, task: Task) -> State:
         """Design means, and the variance estimate and control of every pair."""
         assert self.ready is not None
-        pairs, T = range(task.first, task.first + task.count), self.passes
+        pairs = range(task.first, task.first + task.count)
         keys = pass_keys(source.seed, task.stream, np.repeat(pairs, 2), np.tile([0, 1], task.count))
         D, s2, G = self._passes(source, keys)
         raw = D.reshape(-1, *D.shape[2:])
@@ -128,10 +139,10 @@ class Stratified:
         whole = s2.mean(axis=1) + _scatter(D)
         Y = D.mean(axis=1)
         v = (whole[::2] + whole[1::2]) / 2 + (Y[::2] - Y[1::2]) ** 2 / 2
-        if self.ready.expansion is None:
+        if not self.ready.expanded:
             return {**state, "v": MomentBlock.of(v)}
         scatter = _scatter(G)
-        c = (scatter[::2] + scatter[1::2]) / 2 - self.ready.known_scatter(T)
+        c = (scatter[::2] + scatter[1::2]) / 2 - self.ready.variance(self.passes)
         for half, name in enumerate(_HALVES):
             mine = [i for i, pair in enumerate(pairs) if pair % 2 == half]
             if mine:
@@ -140,16 +151,15 @@ class Stratified:
                 state[f"v+c.{name}"] = MomentBlock.of(v[mine] + c[mine])
         return state
 
-    def _passes(self, source: Source, keys: torch.Tensor) -> tuple[Array, Array, Array]:
+    def _passes(self, source: Source, keys: Tensor) -> tuple[Array, Array, Array]:
         """h, s² and G of the designs named by ``keys``: each (designs, T, rows, width)."""
         assert self.ready is not None
-        outs = []
-        for masks in source.design_chunks(keys, self.passes):
-            h, s2 = reduced_passes(source.sampler, source.program, source.batch, masks, self.ready.heads)
-            expansion = self.ready.expansion
-            G = torch.zeros_like(h) if expansion is None else expansion.linear(masks, source.batch.rows)
-            outs.append([t.double().cpu().numpy() for t in (h, s2, G)])
-        joined = [np.concatenate(arrays) for arrays in zip(*outs, strict=True)]
+        pieces = []
+        for own in self.ready.parts or tuple(_Rows(rows) for rows, _ in source.parts(self.passes)):
+            part = replace(source, batch=source.batch[own.rows], first_row=source.first_row + own.rows.start)
+            chunks = [own.passes(part, masks) for masks in part.design_chunks(keys, self.passes)]
+            pieces.append([np.concatenate(arrays) for arrays in zip(*chunks, strict=True)])
+        joined = [np.concatenate(arrays, axis=1) for arrays in zip(*pieces, strict=True)]
         source.check(joined[0])
         shape = (len(keys), self.passes, *joined[0].shape[1:])
         return joined[0].reshape(shape), joined[1].reshape(shape), joined[2].reshape(shape)
@@ -159,7 +169,7 @@ class Stratified:
         assert self.ready is not None
         y = state["y"]
         cost = done["passes"]
-        if self.ready.expansion is None:
+        if not self.ready.expanded:
             variance, error2 = state["v"].mean, state["v"].variance_of_mean
         else:
             variance, error2 = _cross_fitted(state)
@@ -184,22 +194,22 @@ class Stratified:
             mu4 = full.fourth + 6 * full.variance * s2.mean + 3 * s2.mean**2  # of a pass with its last masks drawn
             gain_V = (mu4 - mu2**2) / cost / error2_v
             correlation = np.sqrt(np.clip(1 - (rest.variance + s2.mean * 0) / full.variance, 0, 1))
-        if self.ready.expansion is not None:
-            known = self.ready.expansion.variance.double().cpu().numpy()
+        if self.ready.expanded:
+            known = self.ready.variance()
             nothing = np.zeros_like(known)
             yield LevelEstimate("analytic", 0, 0, self.overhead, nothing, known, nothing, known, nothing, nothing)
         yield LevelEstimate(
-            "correction" if self.ready.expansion is not None else "passes",
+            "correction" if self.ready.expanded else "passes",
             self.passes,
             rest.count,
-            cost - (self.overhead if self.ready.expansion is not None else 0.0),
+            cost - (self.overhead if self.ready.expanded else 0.0),
             rest.mean,
             rest.variance,
             rest.kurtosis,
             mu2,
             error2_v * cost,
             full.kurtosis,
-            correlation=correlation if self.ready.expansion is not None else None,
+            correlation=correlation if self.ready.expanded else None,
             gain=gain,
             gain_V=gain_V,
         )
@@ -215,7 +225,7 @@ class Stratified:
             f"{_median(last.gain_V):.3g} times as many for the variance (medians over inputs and outputs)."
         )
         if self.ready.heads:
-            names = ", ".join(repr(head.site.name) for head in reversed(self.ready.heads))
+            names = ", ".join(map(repr, self.ready.heads))
             yield f"The outputs are affine in the units dropped at {names}, which were averaged out in closed form."
 
     def describe(self) -> dict[str, Any]:
@@ -223,18 +233,47 @@ class Stratified:
         return {"design": self.passes, "gradient_masks": self.gradient_masks}
 
 
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """What was computed for one batch of inputs."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """What was computed for some rows."""
 
+    rows: slice
     heads: tuple[Head, ...] = ()
     expansion: Expansion | None = None
 
-    def known_scatter(self, passes: int) -> Array:
-        """E[(1/T) Σ (G_t − Ḡ)²] = Var G − Var Ḡ."""
-        assert self.expansion is not None
-        known = self.expansion.variance - self.expansion.variance_of_design_mean(passes)
-        return np.asarray(known.double().cpu().numpy())
+    def passes(self, source: Source, masks: Sequence[Tensor | None]) -> list[Array]:
+        """h, s² and G of a chunk of masks."""
+        h, s2 = reduced_passes(source.sampler, source.program, source.batch, masks, self.heads)
+        G = torch.zeros_like(h) if self.expansion is None else self.expansion.linear(masks, source.batch.rows)
+        return [_array(t) for t in (h, s2, G)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ready:
+    """What was computed for one batch of inputs, in parts of its rows."""
+
+    parts: tuple[_Rows, ...]
+
+    @property
+    def expanded(self) -> bool:
+        """Whether there is an analytic level."""
+        return bool(self.parts) and self.parts[0].expansion is not None
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Names of the sites averaged out."""
+        return tuple(dict.fromkeys(head.site.name for part in self.parts for head in reversed(part.heads)))
+
+    def variance(self, passes: int | None = None) -> Array:
+        """Var G, or E[(1/T) Σ (G_t − Ḡ)²] = Var G − Var Ḡ in a design of ``passes`` passes."""
+        known = [part.expansion for part in self.parts if part.expansion is not None]
+        if passes is None:
+            return np.concatenate([_array(e.variance) for e in known])
+        return np.concatenate([_array(e.variance - e.variance_of_design_mean(passes)) for e in known])
+
+
+def _array(values: Tensor) -> Array:
+    return np.asarray(values.double().cpu().numpy())
 
 
 def affordable(source: Source, goal: Goal, share: float = 0.1) -> bool:
@@ -245,7 +284,7 @@ def affordable(source: Source, goal: Goal, share: float = 0.1) -> bool:
 
 def _scatter(values: Array) -> Array:
     """(1/T) Σ (x_t − x̄)² over the passes of each design (axis 1)."""
-    return np.square(values - values.mean(axis=1, keepdims=True)).mean(axis=1)
+    return np.asarray(np.square(values - values.mean(axis=1, keepdims=True)).mean(axis=1))
 
 
 def _median(values: Array) -> float:
