@@ -119,6 +119,7 @@ class Config:
     ``repeats``: passes averaged in every epoch. ``window``: epochs over which losses are averaged
     before they are logged, compared and checkpointed. ``keep``: the weights at the end of the
     ``"last"`` window or of the ``"best"`` one, that with the lowest average loss.
+    ``evaluation_passes``: passes of the final comparison with the exact solution.
     """
 
     equation: Problem
@@ -134,11 +135,12 @@ class Config:
     dtype: str = "float32"
     compile: bool = True
     checkpoint_seconds: float = 30.0
+    evaluation_passes: int = 10_000
 
     def __post_init__(self) -> None:
         at_least(self, 1, "epochs", "repeats", "window")
         at_least(self, 0, "seed", "checkpoint_seconds")
-        at_least(self, 2, "points")
+        at_least(self, 2, "points", "evaluation_passes")
         _one_of(self, "keep", ("best", "last"))
         _one_of(self, "dtype", _DTYPES)
 
@@ -154,6 +156,7 @@ class Config:
             points=20,
             window=10,
             compile=False,
+            evaluation_passes=100,
             network=replace(self.network, width=8),
             uzawa=replace(self.uzawa, every=10, lag_passes=min(self.uzawa.lag_passes, 4)),
         )

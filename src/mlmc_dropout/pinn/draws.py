@@ -14,10 +14,10 @@ from mlmc_dropout.masks import bernoulli, derive, pass_keys, words
 from mlmc_dropout.pinn.networks import dropout_layers
 from mlmc_dropout.pinn.problem import Draw
 
-__all__ = ["EVALUATION", "LAG", "TRAINING", "Drawer"]
+__all__ = ["LAG", "TRAINING", "Drawer"]
 
-# Streams keep the passes of the loss, of the multiplier and of the final evaluation apart.
-TRAINING, LAG, EVALUATION = 0x747261, 0x6C6167, 0x657661
+# Streams keep the passes of the loss and those of the multiplier apart.
+TRAINING, LAG = 0x747261, 0x6C6167
 
 _NOISE = 0x6E6F69  # the tag of the noise; masks have the number of their layer
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 
 from mlmc_dropout.errors import MissingExtraError
 from mlmc_dropout.pinn.config import Config
-from mlmc_dropout.pinn.evaluation import dropout_moments
+from mlmc_dropout.pinn.evaluation import dropout_moments, grid
 from mlmc_dropout.pinn.runs import History
 
 if TYPE_CHECKING:
@@ -40,10 +39,10 @@ def draw_losses(path: Path, config: Config, history: History) -> None:
     figure.savefig(path, dpi=120)
 
 
-def draw_solution(path: Path, config: Config, model: nn.Module, passes: int = 1000) -> None:
+def draw_solution(path: Path, config: Config, model: nn.Module) -> None:
     """Mean and two standard deviations over dropout passes, with the exact mean dashed."""
-    x = torch.linspace(0.0, 1.0, config.points, dtype=torch.float64)[:, None]
-    moments = dropout_moments(config, model.eval(), x.to(config.torch_dtype), passes)
+    x, passes = grid(config), min(config.evaluation_passes, 1000)
+    moments = dropout_moments(config, model.eval(), x, passes)
     exact = config.equation.exact_mean(x)
     figure = _figure(4.8 * len(moments), 3.6)
     panels = figure.subplots(1, len(moments), squeeze=False)[0]

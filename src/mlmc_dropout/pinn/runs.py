@@ -169,7 +169,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def _other_format(path: Path) -> str | None:
     """What the file looks like instead, by its first bytes."""
     try:
-        start = path.open("rb").read(2)
+        with path.open("rb") as file:
+            start = file.read(2)
     except OSError:
         return None
     pickle, archive = start[:1] == b"\x80", start == b"PK"
