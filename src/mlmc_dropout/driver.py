@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import platform
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-import torch
+import torch  # noqa: F401  (for the doctest)
 
-from mlmc_dropout.allocation import check_counts
-from mlmc_dropout.data import Structure
+from mlmc_dropout.adaptive import Growth
+from mlmc_dropout.assembly import Harvest
+from mlmc_dropout.checkpoint import Ledger
 from mlmc_dropout.errors import AllocationError, InputError, NonFiniteOutputError
-from mlmc_dropout.estimators import MLMC, Estimates, Method, Pooled, Source, State, merge_states
+from mlmc_dropout.estimators import Chooser, Method, Source, make_method
+from mlmc_dropout.execution import Crew, crew_for
 from mlmc_dropout.ladder import Ladder
-from mlmc_dropout.result import LevelStats, Result, Status
+from mlmc_dropout.progress import Event, Reporter, reporter_for
+from mlmc_dropout.result import Result, Status
+from mlmc_dropout.rounds import Run
 from mlmc_dropout.sampler import DEFAULT_MEMORY_LIMIT, DropoutSampler
 from mlmc_dropout.stopping import Goal
 
 __all__ = ["estimate"]
 
-METHODS = ("mlmc", "pooled")
-DEFAULT_LADDER = (4, 8, 16)
+FIRST_LEVELS = (2, 4)  # of an adaptive ladder
 
 
 def estimate(
@@ -31,7 +32,7 @@ def estimate(
     x: Any,
     *,
     method: str = "pooled",
-    ladder: Ladder | Sequence[int] | None = None,
+    ladder: Ladder | Sequence[int] | Literal["adaptive"] | None = None,
     counts: Sequence[int] | None = None,
     levels: Literal["nested", "independent"] = "nested",
     target: Literal["mean", "variance"] = "mean",
@@ -48,6 +49,10 @@ def estimate(
     rates: float | Mapping[str, float] | None = None,
     memory_limit: int = DEFAULT_MEMORY_LIMIT,
     chunk: int | None = None,
+    executor: Any = None,
+    progress: bool | Callable[[Event], Any] = False,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_interval: float = 30.0,
 ) -> Result:
     """Mean and variance of a dropout network's predictions, with standard errors of both.
 
@@ -58,8 +63,18 @@ def estimate(
 
     ``method="pooled"`` is plain MC dropout. ``method="mlmc"`` is the paper's, on a ``ladder`` with
     explicit ``counts`` or the optimal ones for ``target``; ``levels`` are nested (Algorithm 1) or
-    independent. The other arguments are those of :class:`DropoutSampler`; ``chunk`` fixes the number
-    of passes computed at once, which changes the speed and nothing else.
+    independent; ``ladder="adaptive"`` adds levels until the finest is negligible.
+
+    A tolerance is met when the share ``quantile`` of all components (inputs × outputs) meets it. It is
+    absolute, or, if ``relative``, in units of the largest absolute estimate of an output component.
+    ``executor`` runs the tasks: a number of processes, anything with the interface of
+    ``concurrent.futures.Executor``, or a Dask client; the result does not depend on it. Progress is
+    saved in the file ``checkpoint`` at least every ``checkpoint_interval`` seconds (or after each
+    task, if that takes longer); a call with the same arguments goes on from there, one with a tighter
+    goal extends what is there. ``progress=True`` shows a bar on stderr; a function is called with an
+    :class:`Event` now and then. Ctrl-C returns what there is. The other arguments are those of
+    :class:`DropoutSampler`; ``chunk`` fixes the number of passes computed at once, which changes the
+    speed and nothing else.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(1, 16), torch.nn.Tanh(), torch.nn.Dropout(0.1),
     ...                             torch.nn.Linear(16, 1))
@@ -67,6 +82,7 @@ def estimate(
     >>> result.mean.shape, result.cost, result.status.name
     ((5, 1), 1000, 'COMPLETED')
     """
+    adaptive = isinstance(ladder, str)
     plan = _method(method, ladder, counts, levels, target)
     if counts is not None and budget is None and tolerance is None and tolerance_variance is None:
         budget = plan.least()
@@ -75,93 +91,93 @@ def estimate(
     sampler = DropoutSampler(
         model, masks, include=include, exclude=exclude, rates=rates, transform=transform, memory_limit=memory_limit
     )
-    parts: list[_Outcome] = []
-    row = 0
-    for batch in sampler.batches(x):
-        batch.check_finite(row)
-        program = sampler.prepare(batch)
-        source = Source(sampler, program, batch, _seed(seed), row, chunk)
-        try:
-            parts.append(_run(plan, goal, source))
-        except NonFiniteOutputError as error:
-            if error.partial is not None:
-                error.partial = _result(plan, [*parts, error.partial], program.structure, seed)
-            raise
-        if parts[-1].status is Status.STOPPED:
-            break
-        row += batch.rows
-    return _result(plan, parts, program.structure, seed)
+    ledger = Ledger(checkpoint, checkpoint_interval, goal)
+    ledger.identify(sampler, plan, _seed(seed))
+    runs = _runs(sampler, x, plan, goal, ledger, _seed(seed), chunk, Growth() if adaptive else None)
+    with crew_for(executor, sampler) as crew, reporter_for(progress) as report:
+        harvest = _conduct(runs, crew, ledger, report)
+    result = harvest.result(Status.STOPPED, [ledger.problem or ""], asked=method)
+    assert result is not None
+    return result
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """One batch of inputs, estimated."""
-
-    estimates: Estimates
-    status: Status
-    note: str = ""
-
-
-def _run(plan: Method, goal: Goal, source: Source) -> _Outcome:
-    """Spend, look, and spend more until the goal is reached."""
-    plan = plan.choose(source, goal).bind(source)
-    state: State = {}
-    done: dict[str, int] = {}
-    before: _Outcome | None = None
-    spend = goal.first(plan.least())
+def _conduct(runs: Iterator[Run], crew: Crew, ledger: Ledger, report: Reporter) -> Harvest:
+    """Hand out tasks and merge what comes back, until all runs are finished or the user has had enough."""
+    harvest = Harvest()
     try:
         while True:
-            tasks, after = plan.extend(done, spend)
-            for task in tasks:
-                state = merge_states(state, plan.run(source, task))
-            done = after
-            found = plan.summarise(state, done)
-            before = _Outcome(found, *_verdict(goal, found, stuck=not tasks))
-            if before.status is not Status.FAILED:
-                return before
-            spend = goal.more(found)
+            _hand_out(runs, harvest, crew)
+            if crew.idle:
+                return harvest
+            run, start, states = crew.collect()
+            run.accept(start, states)
+            ledger.note(run)
+            report(run)
+            if run.finished:
+                crew.forget(run)
+                harvest.close(run)
     except KeyboardInterrupt:
-        if before is None:
+        if not harvest.outcomes(Status.STOPPED):
             raise
-        return replace(before, status=Status.STOPPED)
+        harvest.stopped = True
+        return harvest
     except NonFiniteOutputError as error:
-        error.partial = before
+        error.partial = harvest.result(Status.FAILED)
         raise
+    finally:
+        ledger.flush(harvest.active)
 
 
-def _verdict(goal: Goal, found: Estimates, stuck: bool) -> tuple[Status, str]:
-    """Whether to stop (any status but FAILED), and a remark on how far the run got."""
-    if not goal.has_tolerance:
-        return Status.COMPLETED, ""
-    short = goal.shortfall(found)
-    if short <= 1:
-        return Status.TOLERANCE_MET, ""
-    if stuck or goal.more(found) < 1:
-        return (
-            Status.BUDGET_EXHAUSTED,
-            f"The largest standard error is {short**0.5:.3g} times the tolerance; "
-            f"meeting it would take about {found.cost * short:.3g} passes per input.",
-        )
-    return Status.FAILED, ""
+def _hand_out(runs: Iterator[Run], harvest: Harvest, crew: Crew) -> None:
+    """Give the crew all it has room for: tasks of the runs under way first, then the next batch of inputs."""
+    while crew.has_room:
+        run = next((run for run in harvest.active if run.unsent), None)
+        if run is None:
+            run = next(runs, None)
+            if run is None:
+                return
+            harvest.open(run)
+            if run.finished:  # a checkpoint had it all
+                harvest.close(run)
+                continue
+        crew.submit(run, *run.take(crew.size(run)))
 
 
-def _method(name: str, ladder: Any, counts: Any, levels: Any, target: Any) -> Method:
-    if name not in METHODS:
-        raise InputError(f"unknown method {name!r}; use one of {', '.join(METHODS)}")
-    if levels not in ("nested", "independent"):
-        raise InputError(f"unknown levels {levels!r}; use 'nested' or 'independent'")
-    if target not in ("mean", "variance"):
-        raise InputError(f"unknown target {target!r}; use 'mean' or 'variance'")
-    if name != "mlmc":
-        if ladder is not None or counts is not None:
-            raise InputError(f"ladder and counts belong to method='mlmc': got method={name!r}")
-        return Pooled()
-    chosen = ladder if isinstance(ladder, Ladder) else Ladder(DEFAULT_LADDER if ladder is None else ladder)
-    chosen.require_variances()
-    return MLMC(chosen, levels, None if counts is None else check_counts(chosen, counts), target)
+def _runs(
+    sampler: DropoutSampler,
+    x: Any,
+    plan: Chooser,
+    goal: Goal,
+    ledger: Ledger,
+    seed: int,
+    chunk: int | None,
+    growth: Growth | None,
+) -> Iterator[Run]:
+    """A run for every batch of inputs, opened when it is its turn; the first batch decides on the method."""
+    method: Method | None = None
+    row = 0
+    for index, batch in enumerate(sampler.batches(x)):
+        batch.check_finite(row)
+        source = Source(sampler, sampler.prepare(batch), batch, seed, row, chunk)
+        saved = ledger.resume(index, source, goal)
+        method = method or plan.choose(source, ledger.origin)
+        yield Run(index, source, method, goal, growth, saved)
+        row += batch.rows
 
 
-def _check_affordable(plan: Method, goal: Goal) -> None:
+def _method(name: str, ladder: Any, counts: Any, levels: Any, target: Any) -> Chooser:
+    """The method; an adaptive ladder begins with two levels."""
+    if isinstance(ladder, str):
+        if ladder != "adaptive" or counts is not None or name != "mlmc":
+            raise InputError(
+                f"a ladder is a sequence of fidelities, or 'adaptive' with method='mlmc' and without counts: "
+                f"got {ladder!r} with method={name!r} and counts={counts}"
+            )
+        ladder = FIRST_LEVELS
+    return make_method(name, ladder=ladder, counts=counts, levels=levels, target=target)
+
+
+def _check_affordable(plan: Chooser, goal: Goal) -> None:
     """Refuse a budget below the smallest run, and counts that contradict the stop rule."""
     least = plan.least()
     if goal.budget is not None and goal.budget < least:
@@ -177,58 +193,3 @@ def _seed(seed: Any) -> int:
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise InputError(f"seed is a non-negative integer: got {seed!r}")
     return int(seed)
-
-
-def _versions() -> dict[str, Any]:
-    from mlmc_dropout import __version__
-
-    return {
-        "mlmc_dropout": __version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "platform": sys.platform,
-    }
-
-
-_LEVEL_FIELDS = ("mean", "variance", "kurtosis", "mean_V", "variance_V", "kurtosis_V")
-
-
-def _result(plan: Method, parts: Sequence[_Outcome], structure: Structure, seed: int) -> Result:
-    """Put the batches together."""
-    found = [part.estimates for part in parts]
-
-    def joined(values: Sequence[Any]) -> Any:
-        return None if values[0] is None else structure.unflatten(np.concatenate(values))
-
-    levels = []
-    for group in zip(*(f.levels for f in found), strict=True):
-        arrays = {name: joined([getattr(level, name) for level in group]) for name in _LEVEL_FIELDS}
-        checks = [level.telescoping for level in group if level.telescoping is not None]
-        levels.append(
-            LevelStats(
-                group[0].label,
-                group[0].fidelity,
-                group[0].count,
-                group[0].cost,
-                **arrays,
-                telescoping=max(checks, default=None),
-            )
-        )
-    order = list(Status)
-    return Result(
-        joined([f.mean for f in found]),
-        joined([f.variance for f in found]),
-        joined([f.mean_stderr for f in found]),
-        joined([f.variance_stderr for f in found]),
-        joined([f.S2_mean for f in found]),
-        joined([f.S2_variance for f in found]),
-        max(f.cost for f in found),
-        tuple(levels),
-        max((part.status for part in parts), key=order.index),
-        plan.name,
-        seed,
-        tuple(dict.fromkeys([note for p in parts for note in (*p.estimates.notes, p.note) if note])),
-        {**plan.describe(), "versions": _versions()},
-        structure,
-    )

@@ -11,6 +11,7 @@ __all__ = [
     "AllocationError",
     "CheckpointError",
     "ConfigError",
+    "ExecutionError",
     "InputError",
     "LadderError",
     "MLMCDropoutError",
@@ -54,9 +55,16 @@ class NonFiniteOutputError(MLMCDropoutError):
         self.rows = rows
         self.partial = partial
 
+    def __reduce__(self) -> tuple[Any, ...]:  # it may have to travel home from a worker
+        return type(self), (str(self), self.rows, self.partial)
+
+
+class ExecutionError(MLMCDropoutError, RuntimeError):
+    """Workers died, or could not be reached or given their work."""
+
 
 class CheckpointError(MLMCDropoutError):
-    """A checkpoint is unreadable or belongs to another run."""
+    """A checkpoint is unreadable, cannot be written, or belongs to another run."""
 
 
 class ResultFileError(MLMCDropoutError):

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gammaincinv
 
 from mlmc_dropout.errors import InputError
 
@@ -16,8 +17,10 @@ __all__ = ["Goal", "Look"]
 Array = NDArray[np.float64]
 
 PILOT = 128  # passes spent before the first look at the standard errors
-MARGIN = 1.05  # ask for a little more than the standard errors seem to need: they are estimates too
+TRUSTED = 10  # samples (passes, replicates, pairs of designs) from which a standard error is believed
 MAX_GROWTH = 8.0  # never trust a look enough to multiply the passes by more than this
+MIN_GROWTH = 1.05  # nor look again after less than this
+CAUTION = 0.75  # the share of a long way that is gone before looking again
 
 
 class Look(Protocol):
@@ -42,6 +45,9 @@ class Goal:
     A tolerance is met when the share ``quantile`` of all components (inputs × outputs) has a
     standard error at or below it. With ``relative`` it is multiplied, output component by output
     component, with the largest absolute estimate over the inputs.
+
+    >>> Goal(tolerance=0.01, budget=1000).has_tolerance
+    True
     """
 
     budget: float | None = None
@@ -67,13 +73,17 @@ class Goal:
         """Whether any accuracy is asked for."""
         return self.tolerance is not None or self.tolerance_variance is not None
 
+    def pilot(self, least: float) -> float:
+        """Passes before the first look; ``least`` is the smallest run that gives standard errors."""
+        passes = max(PILOT, least)
+        return passes if self.budget is None else min(passes, self.budget)
+
     def first(self, least: float) -> float:
-        """Passes of the first round: everything, or a pilot of at least ``least`` if the accuracy decides."""
-        if not self.has_tolerance:
-            assert self.budget is not None
-            return self.budget
-        pilot = max(PILOT, least)
-        return pilot if self.budget is None else min(pilot, self.budget)
+        """Passes of the first round: everything, or a pilot if the accuracy decides."""
+        if self.has_tolerance:
+            return self.pilot(least)
+        assert self.budget is not None
+        return self.budget
 
     def shortfall(self, found: Look) -> float:
         """How many times more passes the tolerance needs: the (quantile of the) largest (stderr / tolerance)²."""
@@ -85,17 +95,44 @@ class Goal:
             )
             if tolerance is not None
         ]
-        return max(float(np.quantile(r, self.quantile, method="inverted_cdf")) for r in ratios)
+        known = [np.where(np.isnan(r), np.inf, r) for r in ratios]  # no standard error yet: anything is possible
+        return max(float(np.quantile(r, self.quantile, method="inverted_cdf")) for r in known)
 
-    def more(self, found: Look) -> float:
-        """Passes still to spend after a look; 0 when the tolerance is met or the budget leaves none."""
+    def met(self, found: Look, samples: float) -> bool:
+        """Whether the tolerance is met, by standard errors that can be believed or that leave room for doubt."""
+        return self.has_tolerance and self.shortfall(found) * _doubt(samples) <= 1
+
+    def more(self, found: Look, samples: float) -> float:
+        """Passes to spend after a look; 0 when the goal is reached.
+
+        The largest of m standard errors, each estimated from n ``samples``, overstates the truth by
+        a factor of about 1 + sqrt(2/n)·sqrt(2 log m) in its square: the way to go is shortened by
+        it, and a long way is not gone in one step, so that a noisy look does not overshoot. The
+        stop itself relies on the standard errors as they are reported, or, with fewer than ``TRUSTED``
+        samples behind them, on upper limits for them.
+        """
+        left = math.inf if self.budget is None else self.budget - found.cost
         if not self.has_tolerance:
+            return max(left, 0.0)
+        if self.met(found, samples):
             return 0.0
+        if samples < TRUSTED:
+            return min(found.cost * min(TRUSTED / max(samples, 1.0) - 1.0, 1.0), left)
         short = self.shortfall(found)
-        if short <= 1:
-            return 0.0
-        wanted = found.cost * min(short * MARGIN, MAX_GROWTH)
-        return min(wanted, self.budget or math.inf) - found.cost
+        luck = math.sqrt(2.0 / max(samples, 2.0)) * math.sqrt(2.0 * math.log(max(found.mean.size, 1)))
+        growth = short / (1.0 + luck) * (CAUTION if short > 2 else 1.0)
+        return max(0.0, min(found.cost * (min(max(growth, MIN_GROWTH), MAX_GROWTH) - 1.0), left))
+
+
+def _doubt(samples: float) -> float:
+    """Upper 99 % limit of a squared standard error over its estimate (n−1 degrees of freedom), 1 if it is trusted.
+
+    >>> _doubt(100), round(_doubt(5), 1)
+    (1.0, 13.5)
+    """
+    if samples >= TRUSTED:
+        return 1.0
+    return math.inf if samples < 2 else float((samples - 1) / (2.0 * gammaincinv((samples - 1) / 2, 0.01)))
 
 
 def _scale(values: Array, relative: bool) -> Array | float:
