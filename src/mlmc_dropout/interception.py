@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C import _functorch
 from torch.overrides import TorchFunctionMode
 
 __all__ = ["Interceptor", "apply_mask"]
@@ -140,6 +141,23 @@ def _normalise(
     return func(input, running_mean, running_var, **given)  # type: ignore[no-any-return]
 
 
+def _linear(mode: Interceptor, func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Under vmap over masks all passes have the same weights: one fused call instead of vmap's product and sum."""
+    level = _functorch.maybe_get_level(input) if _functorch.is_batchedtensor(input) else -1
+    if (
+        level < 1
+        or _functorch.maybe_get_bdim(input) != 0
+        or any(map(_functorch.is_batchedtensor, _given(weight, bias)))
+    ):
+        return func(input, weight, bias)  # type: ignore[no-any-return]
+    out = func(_functorch.get_unwrapped(input), weight, bias)
+    return _functorch._add_batch_dim(out, 0, level)
+
+
+def _given(*values: Tensor | None) -> list[Tensor]:
+    return [value for value in values if value is not None]
+
+
 def _with_mode_inside(mode: Interceptor, func: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a Python function of torch with the mode active inside it.
 
@@ -190,6 +208,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     torch.feature_alpha_dropout: _featurewise("feature_alpha"),
     torch.feature_alpha_dropout_: _featurewise("feature_alpha"),
     torch.native_dropout: _native_dropout,
+    F.linear: _linear,
     F.batch_norm: _normalise,
     F.scaled_dot_product_attention: _attention,
     F.multi_head_attention_forward: _with_mode_inside,

@@ -31,12 +31,12 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-_GAMMA = _signed(0x9E3779B97F4A7C15)
-_MIX = ((30, _signed(0xBF58476D1CE4E5B9)), (27, _signed(0x94D049BB133111EB)), (31, 1))
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
+_GAMMA = _signed(_GOLDEN)
 _SIGN = _signed(1 << 63)
 
-# What a derived key is for. Any two different constants will do.
-_STRATUM = 0x73747261
+_STRATUM = 0x73747261  # what a derived key is for: any constant that is no index of a site will do
 
 
 def _mix_(z: Tensor) -> Tensor:
@@ -46,14 +46,22 @@ def _mix_(z: Tensor) -> Tensor:
         torch.bitwise_right_shift(z, shift, out=shifted)
         z.bitwise_xor_(shifted.bitwise_and_((1 << (64 - shift)) - 1))
         if factor != 1:
-            z.mul_(factor)
+            z.mul_(_signed(factor))
+    return z
+
+
+def _mix(z: int) -> int:
+    """SplitMix64's finaliser of one unsigned number."""
+    for shift, factor in _MIX:
+        z = ((z ^ (z >> shift)) * factor) % (1 << 64)
     return z
 
 
 def derive(keys: Tensor, tag: int | Tensor) -> Tensor:
     """New keys from ``keys`` and a ``tag`` (broadcast), unrelated to the old ones."""
-    tag = torch.as_tensor(tag, dtype=torch.int64, device=keys.device)
-    return _mix_(keys ^ _mix_(tag * _GAMMA + _GAMMA))
+    if isinstance(tag, int):
+        return _mix_(keys ^ _signed(_mix((tag + 1) * _GOLDEN % (1 << 64))))
+    return _mix_(keys ^ _mix_((tag + 1) * _GAMMA))
 
 
 def pass_keys(

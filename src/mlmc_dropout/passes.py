@@ -28,7 +28,7 @@ Mode = Literal["vmap", "rows", "loop"]
 Forward = Callable[[Any, Batch], Tensor]
 Masks = Sequence[Tensor | None]
 
-WORKING_SET = 1 << 23  # bytes a chunk of passes should touch: beyond the caches, larger chunks are slower
+WORKING_SET = 1 << 24  # bytes a chunk of passes should touch: beyond the caches, larger chunks are slower
 _PASSES = 3  # of the comparison with the loop
 _FILTERS = threading.Lock()  # warning filters belong to the whole process
 

@@ -26,7 +26,7 @@ __all__ = ["DEFAULT_MEMORY_LIMIT", "DropoutSampler", "FallbackWarning", "Program
 MaskMode = Literal["independent", "shared"]
 
 DEFAULT_MEMORY_LIMIT = 1 << 29
-DRAW_SET = 1 << 21  # bytes of masks drawn at once: drawing few at a time wastes calls
+DRAW_SET = 1 << 22  # bytes of masks drawn at once: drawing few at a time wastes calls
 
 
 class FallbackWarning(UserWarning):

@@ -25,6 +25,8 @@ from mlmc_dropout.watch import Watch
 
 __all__ = ["Found", "Player", "Recorder", "Site", "find_sites", "play", "same"]
 
+Forward = Callable[[Any, Batch], Any]
+
 
 @dataclass(frozen=True, slots=True)
 class Site:
@@ -109,7 +111,7 @@ class Found:
 
 def find_sites(
     model: Any,
-    forward: Callable[[Any, Batch], Any],
+    forward: Forward,
     batch: Batch,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
@@ -124,7 +126,7 @@ def find_sites(
     if batch.rows == rows:
         more = batch.map(lambda t: torch.cat([t, t[:1]]), rows + 1)
     quiet = _look(replica(model, training=False), forward, some, more)
-    busy = _look(replica(model, training=True), forward, some, more, like_training=True) or quiet
+    busy = _look_in_training(model, forward, some, more) or quiet
     found = quiet
     if [(c.name, c.kind) for c in quiet.some.calls] != [(c.name, c.kind) for c in busy.some.calls]:
         found = busy  # dropout that shows up only in training mode
@@ -172,18 +174,18 @@ class _Look:
         return self.some.random
 
 
-def _look(
-    twin: Any, forward: Callable[[Any, Batch], Any], some: Batch, more: Batch, like_training: bool = False
-) -> _Look | None:
+def _look(twin: Any, forward: Forward, some: Batch, more: Batch, allow_random: bool = False) -> _Look:
+    return _Look(twin, _record(twin, forward, some, allow_random), _record(twin, forward, more, allow_random))
+
+
+def _look_in_training(model: Any, forward: Forward, some: Batch, more: Batch) -> _Look | None:
     try:
-        return _Look(twin, _record(twin, forward, some, like_training), _record(twin, forward, more, like_training))
-    except Exception:
-        if like_training:  # some models cannot run so, as with losses computed in forward
-            return None
-        raise  # as in eval(): the user's own error, or ours
+        return _look(replica(model, training=True), forward, some, more, allow_random=True)
+    except Exception:  # some models cannot run so: they want targets, or return losses
+        return None
 
 
-def _record(model: Any, forward: Callable[[Any, Batch], Any], batch: Batch, allow_random: bool = False) -> _Record:
+def _record(model: Any, forward: Forward, batch: Batch, allow_random: bool = False) -> _Record:
     recorder = Recorder(model)
     watch = Watch(recorder.where, allow_random)
     with torch.no_grad(), watch, recorder:
@@ -293,7 +295,7 @@ class Player(Interceptor):
 
 def play(
     model: Any,
-    forward: Callable[[Any, Batch], Any],
+    forward: Forward,
     batch: Batch,
     sites: Sequence[Site],
     masks: Sequence[Tensor | None],
