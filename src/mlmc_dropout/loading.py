@@ -6,6 +6,7 @@ import csv
 import importlib
 import importlib.util
 import sys
+import warnings
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -159,7 +160,9 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
 def _torch_file(path: Path, what: str) -> Any:
     """Read with ``weights_only``: torch refuses everything that would have to be executed."""
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():  # about other people's pickles: the error says what matters
+            warnings.simplefilter("ignore")
+            return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         reason = _PICKLE if "weights_only" in str(error).lower() or "unpickl" in str(error).lower() else "it is damaged"
         raise InputError(f"{str(path)!r} was not loaded as {what}: {reason}, or it is no torch file") from error

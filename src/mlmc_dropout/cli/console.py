@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import unicodedata
 from collections.abc import Sequence
@@ -117,9 +118,12 @@ def _unicode_stderr() -> bool:
 def number(value: float, digits: int = 3) -> str:
     """A number for a table: few digits, no needless exponent.
 
-    >>> number(1000.0), number(0.000123456), number(12.3456)
-    ('1000', '0.000123', '12.3')
+    >>> number(1000.0), number(0.000123456), number(12.3456), number(1893.2, 2)
+    ('1000', '0.000123', '12.3', '1900')
     """
-    if value == int(value) and abs(value) < 1e7 if value == value and abs(value) != float("inf") else False:
+    if not math.isfinite(value):
+        return str(value)
+    if value == int(value) and abs(value) < 1e7:
         return str(int(value))
-    return f"{value:.{digits}g}"
+    rounded = float(f"{value:.{digits}g}")
+    return str(int(rounded)) if 10 ** (digits - 1) <= abs(rounded) < 1e7 else f"{rounded:.{digits}g}"

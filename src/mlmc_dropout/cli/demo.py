@@ -43,7 +43,7 @@ def demo(
     output.say(f"{surrogate.name}, {len(surrogate.x)} points, dropout kept on at test time\n")
     output.table(_table(results))
     output.say("\nAverages over the points; gain: variance of plain Monte Carlo over that of the method, same passes.")
-    result = results["stratified"]
+    result = results["auto"]
     info = {
         "title": surrogate.name,
         "command": command_line(),
@@ -73,10 +73,10 @@ def _table(results: dict[str, Result]) -> Table:
                 number(found.cost),
                 f"{typical(found.mean):.6f}",
                 f"{typical(found.mean_stderr):.1e}",
-                f"{_gain(plain.mean_stderr, found.mean_stderr, plain.cost / found.cost):.2g}×",
+                f"{number(_gain(plain.mean_stderr, found.mean_stderr, plain.cost / found.cost), 2)}×",
                 f"{typical(found.variance):.3e}",
                 f"{typical(found.variance_stderr):.1e}",
-                f"{_gain(plain.variance_stderr, found.variance_stderr, plain.cost / found.cost):.2g}×",
+                f"{number(_gain(plain.variance_stderr, found.variance_stderr, plain.cost / found.cost), 2)}×",
                 *paper,
             )
         )

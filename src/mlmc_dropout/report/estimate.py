@@ -158,7 +158,8 @@ def _levels(result: Result) -> Section:
         rates = variance_rates(result.levels)
         blocks.append(
             Text(
-                f"Correction variances fall like T^−{rates[0]:.2f} (mean) and T^−{rates[1]:.2f} (variance); theory: 1."
+                "Correction variances fall with the fidelity T to the power "
+                f"−{rates[0]:.2f} (mean) and −{rates[1]:.2f} (variance); theory says −1 for both on long ladders."
             )
         )
     return Section("levels", "Levels", blocks)
