@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -159,7 +160,9 @@ def reused():
 def compiled():
     """The wrapper of torch.compile around a model; we run the module inside."""
     inner = nn.Sequential(nn.Linear(3, 12), nn.ReLU(), nn.Dropout(0.2), nn.Linear(12, 1))
-    return torch.compile(inner), _x(5, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # importing the compiler meets deprecated parts of torch itself
+        return torch.compile(inner), _x(5, 3)
 
 
 # ------------------------------------------------------------------------------------- in place
