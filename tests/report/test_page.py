@@ -1,0 +1,180 @@
+"""The page: numbers come from the result, everything is inside the file, hostile names stay text."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import mlmc_dropout as md
+from mlmc_dropout.errors import RunDirectoryError
+from mlmc_dropout.report import write_page, write_result_page
+from mlmc_dropout.report.folder import write_folder
+from mlmc_dropout.report.numbers import compare, short
+
+pytest.importorskip("jinja2")
+
+SECTIONS = ["asked", "found", "bands", "levels", "allocation", "cost", "warnings", "again"]
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+)
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 2)).eval()
+
+
+def _page(path: Path, result: md.Result, x=None, **info) -> str:
+    write_folder(path, result, {"title": "A model", "command": "mlmc-dropout estimate …", "seconds": 1.0, **info}, x)
+    return write_page(path).read_text(encoding="utf-8")
+
+
+class _Outline(HTMLParser):
+    """Headings, anchors, and whatever would be fetched."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.headings: list[int] = []
+        self.ids: list[str] = []
+        self.fetched: list[str] = []
+        self.tags: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.tags.append(tag)
+        if re.fullmatch("h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+        self.ids += [given["id"]] if given.get("id") else []
+        for name in ("src", "href"):
+            if given.get(name) and not given[name].startswith(("#", "data:")):
+                self.fetched.append(given[name])
+
+
+@pytest.mark.parametrize("method", ["pooled", "mlmc", "stratified", "control-variate", "auto"])
+def test_every_method_gets_every_section(method, model, tmp_path):
+    result = md.estimate(model, np.linspace(0, 1, 9)[:, None], method=method, budget=400)
+    outline = _Outline(_page(tmp_path, result, np.linspace(0, 1, 9)[:, None]))
+    assert [anchor for anchor in outline.ids if anchor in SECTIONS] == SECTIONS
+    assert outline.headings[0] == 1 and set(outline.headings[1:]) == {2}
+    assert len(set(outline.ids)) == len(outline.ids)
+    assert outline.fetched == [] and "script" not in outline.tags
+
+
+def test_bands_for_one_dimensional_inputs_and_ranks_for_others(model, tmp_path):
+    x = np.linspace(0, 1, 9)[:, None]
+    result = md.estimate(model, x, method="pooled", budget=200)
+    assert "Prediction and spread" in _page(tmp_path / "a", result, x)
+    ranked = _page(tmp_path / "b", result)
+    assert "Uncertainty, sorted" in ranked
+    most = int(np.argmax(result.variance.mean(axis=1)))
+    assert f'<th scope="row">input {most}</th>' in ranked
+
+
+def test_plain_passes_at_the_same_accuracy_follow_from_the_standard_errors(model):
+    x = torch.linspace(0, 1, 9)[:, None]
+    assert compare(md.estimate(model, x, method="pooled", budget=500)).gain_mean == 1
+    nested = md.estimate(model, x, method="mlmc", ladder=(4, 8, 16), counts=(103, 73, 37))
+    found = compare(nested)
+    assert found.plain_mean == pytest.approx(nested.variance.sum() / np.square(nested.mean_stderr).sum())
+    assert 0.2 < found.gain_mean < 0.9  # theory says 1/2.19; a quarter to double that is noise here
+
+
+def test_warnings_are_words(model, tmp_path):
+    x = np.linspace(0, 1, 5)[:, None]
+    short_of = md.estimate(model, x, method="pooled", tolerance=1e-9, budget=100)
+    assert "budget was exhausted" in _page(tmp_path / "a", short_of, x)
+    fine = md.estimate(model, x, method="pooled", budget=3000)
+    assert "Nothing to warn of" in _page(tmp_path / "b", fine, x)
+    assert "took the slow road" in _page(tmp_path / "c", fine, x, warnings=["took the slow road"])
+
+
+def test_hostile_titles_and_settings_stay_text(model, tmp_path):
+    evil = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
+    result = md.estimate(model, np.zeros((3, 1)), method="pooled", budget=64)
+    text = _page(tmp_path, result, None, asked={"model": evil, evil: evil}, warnings=[evil], **{"title": evil})
+    outline = _Outline(text)
+    assert "script" not in outline.tags and "img" not in outline.tags
+
+
+def test_a_result_in_memory_gets_a_page_too(model, tmp_path):
+    x = torch.linspace(0, 1, 9)[:, None]
+    page = write_result_page(md.estimate(model, x, budget=300), tmp_path / "page.html", x, title="From memory")
+    assert "<h1>From memory</h1>" in page.read_text(encoding="utf-8")
+
+
+def test_single_inputs_constant_inputs_and_many_outputs_do_not_break_the_page(tmp_path):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        wide = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 12)).eval()
+    for name, x in (
+        ("one", np.zeros((1, 3))),
+        ("same", np.ones((4, 3))),
+        ("some", np.random.default_rng(0).random((30, 3))),
+    ):
+        assert "<h1>" in _page(tmp_path / name, md.estimate(wide, x, method="pooled", budget=64), x)
+
+
+@pytest.fixture
+def reproduction(tmp_path: Path) -> Path:
+    """Experiments as the contract has them."""
+    for name in ("F2", "F4"):
+        folder = tmp_path / "out" / name
+        folder.mkdir(parents=True)
+        (folder / "figure.png").write_bytes(PIXEL)
+        verdict = {
+            "id": name,
+            "title": "Slopes",
+            "claim": "Variances fall with slope −1.",
+            "paper": [{"quantity": "slope", "value": -1.0, "low": -1.1, "high": -0.9}],
+            "ours": [
+                {"quantity": "slope", "value": -1.01, "low": -1.03, "high": -0.99},
+                {"quantity": "R²", "value": 0.99},
+            ],
+            "verdict": "confirmed",
+            "reason": "The interval holds −1.",
+            "tables": [{"caption": "Fits", "columns": ["norm", "slope"], "rows": [["Y", -1.0], ["V", None]]}],
+            "settings": {"T": [10, 100], "M": 10},
+            "seconds": 12.3,
+        }
+        (folder / "verdict.json").write_text(json.dumps(verdict))
+    summary = {
+        "ids": ["F2", "F4"],
+        "profile": "quick",
+        "command": "mlmc-dropout reproduce F2 F4",
+        "versions": {"torch": "2"},
+    }
+    (tmp_path / "out" / "summary.json").write_text(json.dumps(summary))
+    return tmp_path / "out"
+
+
+def test_a_reproduction_is_recognised_by_its_content(reproduction):
+    text = write_page(reproduction).read_text(encoding="utf-8")
+    outline = _Outline(text)
+    assert {"overview", "experiment-f2", "experiment-f4", "again"} <= set(outline.ids)
+    assert "−1 (−1.1 to −0.9)" in text and "mlmc-dropout reproduce F2 F4" in text
+    assert outline.fetched == []
+
+
+def test_other_folders_are_refused(tmp_path):
+    with pytest.raises(RunDirectoryError, match="neither an estimate"):
+        write_page(tmp_path)
+    (tmp_path / "run.json").write_text("[")
+    with pytest.raises(RunDirectoryError, match="cannot be read"):
+        write_page(tmp_path)
+
+
+def test_short_numbers():
+    assert [short(v) for v in (0.0, 123456.0, 1e-9, float("nan"), 2.0, -0.5)] == [
+        "0", "123\u202f000", "1.00e−9", "–", "2", "−0.5",
+    ]  # fmt: skip
