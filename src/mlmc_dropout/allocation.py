@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -89,8 +89,8 @@ def _level_variances(ladder: Ladder, target: Target, moments: Moments | None) ->
         ladder.require_variances()
         values = theory.level_variances_variance(ladder.fidelities, mu2, mu4)
     averaged: NDArray[np.float64] = values.reshape(len(ladder), -1).mean(axis=1)
-    if np.any(averaged <= 0):
-        raise InputError(f"these moments give level variances {averaged}; mu4 must be at least mu2**2")
+    if not np.all(np.isfinite(averaged) & (averaged > 0)):
+        raise InputError(f"mu4={mu4} gives level variances {averaged}; mu4 must be finite and at least mu2**2")
     return averaged
 
 
@@ -125,27 +125,43 @@ def _spend_rest(
 def _better_neighbour(
     counts: NDArray[np.int64], variances: NDArray[np.float64], costs: NDArray[np.int64], budget: float
 ) -> NDArray[np.int64] | None:
-    """The best feasible neighbour, if it beats ``counts``; changes at most three levels at once on long ladders."""
-    candidates = counts + _moves(len(counts))
-    candidates = candidates[(candidates >= MIN_COUNT).all(axis=1) & (candidates @ costs <= budget)]
-    values = (variances / candidates).sum(axis=1)
-    here = (variances / counts).sum()
-    best = int(np.argmin(values))
-    return candidates[best] if values[best] < here * (1 - 1e-12) else None
+    """The best feasible neighbour, if it beats ``counts``: exact, whatever the number of levels.
+
+    Levels are decided one by one, dearest first. Of the partial choices only those are kept that can
+    still become affordable and better, and that no other choice beats in cost and objective at once.
+    """
+    here = float((variances / counts).sum())
+    target, slack = here * (1 - 1e-12), float(budget - costs @ counts)
+    cheapest = np.where(counts > MIN_COUNT, -costs, 0)  # what a level can give back at most
+    best = variances / (counts + 1)
+    spent, value, moves = np.zeros(1), np.zeros(1), np.zeros((1, len(counts)), dtype=np.int64)
+    order = np.argsort(-costs, kind="stable")
+    for place, level in enumerate(order):
+        steps = np.array([-1, 0, 1] if counts[level] > MIN_COUNT else [0, 1])
+        spent = (spent[:, None] + steps * costs[level]).ravel()
+        value = (value[:, None] + variances[level] / (counts[level] + steps)).ravel()
+        moves = np.repeat(moves, len(steps), axis=0)
+        moves[:, level] = np.tile(steps, len(moves) // len(steps))
+        rest = order[place + 1 :]
+        alive = (spent + cheapest[rest].sum() <= slack) & (value + best[rest].sum() < target)
+        keep = np.flatnonzero(alive)[_undominated(spent[alive], value[alive])]
+        spent, value, moves = spent[keep], value[keep], moves[keep]
+    return counts + moves[int(np.argmin(value))] if len(value) else None
 
 
-def _moves(levels: int) -> NDArray[np.int64]:
-    if levels <= 8:
-        return np.array(list(product((-1, 0, 1), repeat=levels)))
-    moves = np.zeros((1, levels), dtype=np.int64)
-    units = np.concatenate([np.eye(levels, dtype=np.int64), -np.eye(levels, dtype=np.int64)])
-    for _ in range(3):
-        moves = np.unique(np.concatenate([moves, (moves[:, None] + units[None]).reshape(-1, levels)]), axis=0)
-    return moves[(np.abs(moves) <= 1).all(axis=1)]
+def _undominated(spent: NDArray[np.float64], value: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Indices of the choices to which no other is at least as good in both respects."""
+    order = np.lexsort((value, spent))
+    least = np.minimum.accumulate(value[order])
+    first = np.concatenate([[True], value[order][1:] < least[:-1]]) if len(order) else np.zeros(0, dtype=bool)
+    kept: NDArray[np.int64] = order[first]
+    return kept
 
 
-def check_counts(ladder: Ladder, counts: tuple[int, ...] | list[int]) -> tuple[int, ...]:
+def check_counts(ladder: Ladder, counts: Iterable[int]) -> tuple[int, ...]:
     """Explicit counts, validated."""
+    if not isinstance(counts, Iterable) or isinstance(counts, (str, bytes)):
+        raise AllocationError(f"counts are one number of replicates per level: got {counts!r}; give for example (8, 4)")
     values = tuple(counts)
     if len(values) != len(ladder):
         raise AllocationError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -28,6 +28,8 @@ class Ladder:
     fidelities: tuple[int, ...]
 
     def __init__(self, fidelities: Sequence[int]) -> None:
+        if not isinstance(fidelities, Iterable) or isinstance(fidelities, (str, bytes)):
+            raise LadderError(f"a ladder is a sequence of fidelities: got {fidelities!r}; give for example (4, 8, 16)")
         values = tuple(_integer(T) for T in fidelities)
         if not values:
             raise LadderError("a ladder needs at least one fidelity: got (); give for example (4, 8, 16)")
@@ -42,19 +44,25 @@ class Ladder:
         """T_ℓ = ceil(first · ratio^ℓ), up to the last T_ℓ ≤ max_fidelity."""
         if not (math.isfinite(ratio) and ratio > 1):
             raise LadderError(f"the ratio of a geometric ladder must exceed 1: got {ratio}; 2 is a good choice")
+        first, max_fidelity = _integer(first), _integer(max_fidelity)
         if first < 1 or max_fidelity < first:
             raise LadderError(
                 f"a geometric ladder needs 1 <= first <= max_fidelity: got first={first}, max_fidelity={max_fidelity}"
             )
         values: list[int] = []
         while (T := math.ceil(round(first * ratio ** len(values), 9))) <= max_fidelity:
+            if values and values[-1] >= T:
+                raise LadderError(
+                    f"fidelities must increase: ratio {ratio} from first={first} gives {(*values, T)}; "
+                    "raise the ratio or the first fidelity"
+                )
             values.append(T)
         return cls(values)
 
     @classmethod
     def dyadic(cls, levels: int) -> Ladder:
         """2, 4, 8, …: ``levels`` fidelities."""
-        if levels < 1:
+        if _integer(levels) < 1:
             raise LadderError(f"a dyadic ladder needs at least one level: got {levels}")
         return cls([2 ** (level + 1) for level in range(levels)])
 
@@ -84,4 +92,4 @@ def _integer(value: object) -> int:
             raise TypeError
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise LadderError(f"fidelities are whole numbers of passes: got {value!r}; use int({value!r})") from None
+        raise LadderError(f"fidelities are whole numbers of passes: got {value!r}; round them") from None

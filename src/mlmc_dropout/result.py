@@ -184,6 +184,7 @@ class Result:
 
 def load_result(path: str | os.PathLike[str]) -> Result:
     """Read a result written by :meth:`Result.save`; nothing in the file is executed."""
+    path = Path(path) if Path(path).exists() else _npz(path)  # ``save`` adds the suffix, so it may be left out here
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}

@@ -62,4 +62,4 @@ def make_method(
         return _OTHERS[name]
     chosen = ladder if isinstance(ladder, Ladder) else Ladder(DEFAULT_LADDER if ladder is None else ladder)
     chosen.require_variances()
-    return MLMC(chosen, levels, None if counts is None else check_counts(chosen, tuple(counts)), target)
+    return MLMC(chosen, levels, None if counts is None else check_counts(chosen, counts), target)

@@ -60,6 +60,10 @@ class MLMC(Unchanging):
         if counts is None:
             cost: Literal["coupled", "uncoupled"] = "coupled" if self.levels == "nested" else "uncoupled"
             counts = allocate(self.ladder, budget, self.target, cost).counts
+            if self.levels == "nested":
+                # A replicate runs to its deepest level: more of them at a fine level than at a coarse one, as
+                # rounding can give on uneven ladders, would cost passes that the coupled cost does not count.
+                counts = tuple(np.minimum.accumulate(counts).tolist())
         tasks = list(self._nested(done, counts) if self.levels == "nested" else self._independent(done, counts))
         after = {f"M{level}": done.get(f"M{level}", 0) + m for level, m in enumerate(counts)}
         after["replicates"] = done.get("replicates", 0) + max(counts)
