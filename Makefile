@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-all lint bench docs clean
+.PHONY: setup browser demo test test-all lint bench docs clean
 
 setup: $(VENV)/.installed
 
@@ -16,10 +16,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/mlmc-dropout demo
 
-test: setup lint
+browser:
+	scripts/install_browser.sh
+
+test: setup browser lint
 	$(BIN)/python -m pytest -q -m "not slow"
 
-test-all: setup lint
+test-all: setup browser lint
 	$(BIN)/python -m pytest -q
 
 lint: setup
@@ -30,6 +33,9 @@ lint: setup
 
 bench: setup
 	for script in benchmarks/*.py; do $(BIN)/python $$script; done
+
+docs: setup
+	$(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) build dist site out .mypy_cache .ruff_cache .pytest_cache .hypothesis

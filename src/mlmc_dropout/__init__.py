@@ -22,8 +22,7 @@ from mlmc_dropout.moments import MomentBlock, Moments
 from mlmc_dropout.result import LevelStats, Result, Status, load_result
 from mlmc_dropout.sampler import DropoutSampler, FallbackWarning
 from mlmc_dropout.sites import Site
-
-__version__ = "0.1.0"
+from mlmc_dropout.version import __version__
 
 __all__ = [
     "DropoutSampler",
@@ -37,6 +36,7 @@ __all__ = [
     "Result",
     "Site",
     "Status",
+    "__version__",
     "allocate",
     "estimate",
     "load_result",

@@ -24,7 +24,7 @@ _FIELDS = ("mean", "variance", "mean_stderr", "variance_stderr", "S2_mean", "S2_
 
 def versions() -> dict[str, str]:
     """What a result depends on besides its arguments."""
-    from mlmc_dropout import __version__
+    from mlmc_dropout.version import __version__
 
     return {
         "mlmc_dropout": __version__,

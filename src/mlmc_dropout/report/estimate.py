@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mlmc_dropout import __version__, theory
+from mlmc_dropout import theory
+from mlmc_dropout.version import __version__
 from mlmc_dropout.report import charts
 from mlmc_dropout.report.blocks import Card, Facts, Note, Page, Section, Source, Table, Text
 from mlmc_dropout.report.folder import Folder, component_labels
@@ -153,7 +154,9 @@ def _levels(result: Result) -> Section:
         for level in result.levels
     ]
     note = "Averages over inputs and outputs. Check: Giles' telescoping test, sound below 1."
-    blocks: list[Any] = [Table("Levels", columns, rows, note)] if rows else [Text("This method keeps no levels.")]
+    blocks: list[Any] = (
+        [Table("What each level contributed", columns, rows, note)] if rows else [Text("This method keeps no levels.")]
+    )
     if len(rows) > 2:
         rates = variance_rates(result.levels)
         blocks.append(
@@ -171,9 +174,10 @@ def _allocation(result: Result, comparison: Comparison) -> Section:
             "Plain averaging has one kind of pass, so there is nothing to allocate. Its error follows the closed forms "
             "exactly: variance of a pass over the number of passes."
             if result.method == "pooled"
-            else "This method has no ladder of pass counts. What theory promises is plain Monte Carlo's error, the "
-            f"variance of a pass over the number of passes; the run reached {short(1 / comparison.gain_mean)} times "
-            f"that for the mean and {short(1 / comparison.gain_variance)} times that for the variance."
+            else "This method has no ladder of pass counts to allocate. By theory, plain averaging of as many passes "
+            "has the variance of a pass over their number as squared error; this run's is that divided by "
+            f"{short(comparison.gain_mean)} for the mean, and plain averaging's divided by "
+            f"{short(comparison.gain_variance)} for the variance."
         )
         return Section("allocation", "Allocation against theory", [Text(text)])
     T, counts = [lv.fidelity for lv in result.levels], [lv.count for lv in result.levels]

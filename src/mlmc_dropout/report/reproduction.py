@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mlmc_dropout import __version__
+from mlmc_dropout.version import __version__
 from mlmc_dropout.errors import RunDirectoryError
-from mlmc_dropout.report.blocks import Card, Facts, Figure, Note, Page, Section, Source, Table, Text
+from mlmc_dropout.report.blocks import Card, Checks, Facts, Figure, Note, Page, Section, Source, Table, Text
 from mlmc_dropout.report.numbers import short
 
 __all__ = ["page", "read_verdicts"]
@@ -71,13 +71,11 @@ def _seconds(verdict: Mapping[str, Any]) -> str:
 
 def _section(verdict: Mapping[str, Any]) -> Section:
     blocks: list[Any] = [Text(str(verdict.get("claim", "")))]
-    blocks.append(Note(f"{str(verdict.get('verdict', '')).capitalize()}. {verdict.get('reason', '')}", calm=True))
-    picture = Path(str(verdict["folder"])) / "figure.png"
-    if picture.is_file():
-        data = base64.b64encode(picture.read_bytes()).decode()
-        alt = f"Figure of experiment {verdict['id']}; its numbers are in the tables below."
-        image = f'<img src="data:image/png;base64,{data}" alt="">'
-        blocks.append(Figure([image], str(verdict.get("title", "")), alt))
+    conclusion = str(verdict.get("verdict", "")).capitalize()
+    checks = [_check(check) for check in verdict.get("checks") or ()]
+    blocks.append(Note(f"{conclusion}." if checks else f"{conclusion}. {verdict.get('reason', '')}", calm=True))
+    blocks += [Checks(checks)] if checks else []
+    blocks += list(_figures(verdict))
     if verdict.get("paper") or verdict.get("ours"):
         blocks.append(_comparison(verdict))
     for table in verdict.get("tables") or ():
@@ -87,6 +85,32 @@ def _section(verdict: Mapping[str, Any]) -> Section:
         blocks.append(Facts([(str(k), _cell(v)) for k, v in dict(verdict["settings"]).items()]))
     anchor = "experiment-" + "".join(c for c in str(verdict["id"]) if c.isalnum()).lower()
     return Section(anchor, f"{verdict['id']}: {verdict.get('title', '')}", blocks)
+
+
+def _check(check: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    """Sign, word, statement, finding."""
+    kind, holds = check.get("kind"), bool(check.get("holds"))
+    sign, word = ("✓", "holds") if holds else ("✗", "does not hold")
+    if kind == "agreement":
+        sign, word = ("=", "agrees") if holds else ("≠", "differs")
+    if kind == "note":
+        sign, word = "·", "note"
+    return sign, word, str(check.get("statement", "")), str(check.get("finding", ""))
+
+
+def _figures(verdict: Mapping[str, Any]) -> Iterator[Figure]:
+    """The figure and its further panels, inside the page."""
+    folder = Path(str(verdict["folder"]))
+    for path in [folder / "figure.png", *sorted(folder.glob("figure-*.png"))]:
+        if not path.is_file():
+            continue
+        data = base64.b64encode(path.read_bytes()).decode()
+        panel = path.stem.removeprefix("figure").strip("-").replace("-", " ")
+        title = f"{verdict.get('title', '')}{f' ({panel})' if panel else ''}"
+        alt = (
+            f"Figure of experiment {verdict['id']}{f', {panel}' if panel else ''}; its numbers are in the tables below."
+        )
+        yield Figure([f'<img src="data:image/png;base64,{data}" alt="">'], title, alt)
 
 
 def _comparison(verdict: Mapping[str, Any]) -> Table:
