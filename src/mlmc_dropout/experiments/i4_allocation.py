@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlmc_dropout.experiments import allocation_figures, allocation_test
+from mlmc_dropout.experiments import fixed_cost, fixed_cost_figures
 from mlmc_dropout.experiments.experiment import Experiment
 
 __all__ = ["EXPERIMENT"]
@@ -12,9 +12,9 @@ EXPERIMENT = Experiment(
     title="Fixed-cost allocation, inverse problem",
     claim="At a fixed coupled cost, S² is least at the allocation that theory gives.",
     surrogate="source-inference",
-    profiles={name: {**settings, "seed": 8000} for name, settings in allocation_test.PROFILES.items()},
-    compute=allocation_test.compute,
-    judge=allocation_test.judge,
-    draw=allocation_figures.draw,
-    rows=allocation_test.csv_rows,
+    profiles={name: {**settings, "seed": 8000} for name, settings in fixed_cost.PROFILES.items()},
+    compute=fixed_cost.compute,
+    judge=fixed_cost.judge,
+    draw=fixed_cost_figures.draw,
+    rows=fixed_cost.csv_rows,
 )

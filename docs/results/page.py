@@ -1,0 +1,64 @@
+"""Write docs/paper.md from its template and the committed results: python docs/results/page.py"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+HERE = Path(__file__).parent
+TEMPLATE, PAGE = HERE / "paper.md.jinja", HERE.parent / "paper.md"
+
+
+def number(value: Any, digits: int = 4) -> str:
+    """A number to ``digits`` significant digits with a proper minus sign; words as they are."""
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return "" if value is None else str(value).replace("|", "\\|")
+    if isinstance(value, int) or float(value).is_integer() and abs(value) < 1e6:
+        return f"{int(value)}".replace("-", "−")
+    text = f"{value:.{digits}g}"
+    if "e" in text:
+        mantissa, exponent = text.split("e")
+        text = f"{mantissa}e{int(exponent)}"
+    return text.replace("-", "−")
+
+
+def fixed(value: float, decimals: int) -> str:
+    """A number with a fixed count of decimals."""
+    return f"{value:.{decimals}f}".replace("-", "−")
+
+
+def table(data: dict[str, Any], digits: int = 4) -> str:
+    """A Markdown table with its caption in italics."""
+    head = "| " + " | ".join(data["columns"]) + " |"
+    rule = "|" + "|".join(" --- " if i == 0 else " ---: " for i, _ in enumerate(data["columns"])) + "|"
+    rows = ["| " + " | ".join(number(cell, digits) for cell in row) + " |" for row in data["rows"]]
+    return "\n".join([head, rule, *rows, "", f"*{data['caption']}*"])
+
+
+def signed(check: dict[str, Any]) -> str:
+    """A check as a list item: what was found, and whether it supports the paper."""
+    mark = {"claim": "✓" if check["holds"] else "✗", "agreement": "✓" if check["holds"] else "≠", "note": "·"}
+    text = check["finding"].replace("-0.", "−0.").replace("-1.", "−1.").replace("^-", "^−").replace("|", "\\|")
+    return f"- {mark[check['kind']]} {text}"
+
+
+def render() -> str:
+    """The page."""
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"n": number, "f": fixed, "table": table, "check": signed}
+    summary = json.loads((HERE / "summary.json").read_text(encoding="utf-8"))
+    verdicts = [json.loads((HERE / name / "verdict.json").read_text(encoding="utf-8")) for name in summary["ids"]]
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        summary=summary,
+        verdicts=verdicts,
+        by_id={verdict["id"]: verdict for verdict in verdicts},
+        evidence=json.loads((HERE / "evidence.json").read_text(encoding="utf-8")),
+        panels={v["id"]: sorted(p.name for p in (HERE / v["id"]).glob("figure*.png")) for v in verdicts},
+    ).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(), encoding="utf-8")
