@@ -33,7 +33,7 @@ def surrogate(points: int = 200) -> Surrogate:
         from mlmc_dropout.pinn.networks import built, mlp
 
         model = built(lambda: mlp(32, 2, "silu", 0.1), "torch", 0, torch.float32)
-    return Surrogate("boundary-layer surrogate", model, torch.linspace(0.0, 1.0, points)[:, None])
+    return Surrogate("Boundary-layer surrogate", model, torch.linspace(0.0, 1.0, points)[:, None])
 
 
 def compare(shown: Surrogate, budget: float, seed: int = 0) -> dict[str, Result]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -41,7 +42,7 @@ def estimate(
     relative: Annotated[bool, typer.Option("--relative", help="Tolerances as shares of the largest value.")] = False,
     quantile: Annotated[float, typer.Option(help="Share of components that must meet the tolerance.")] = 1.0,
     method: Annotated[str | None, typer.Option(help="The estimator; the library's choice if not given.")] = None,
-    ladder: Annotated[str | None, typer.Option(help="Fidelities for method mlmc, as in 4,8,16.")] = None,
+    ladder: Annotated[str | None, typer.Option(help="Fidelities for method mlmc, as in 4,8,16, or adaptive.")] = None,
     counts: Annotated[str | None, typer.Option(help="Replicates per level for method mlmc.")] = None,
     levels: Annotated[str, typer.Option(help="nested (Algorithm 1) or independent, for method mlmc.")] = "nested",
     transform: Annotated[str | None, typer.Option(help="softmax, sigmoid or module:function, on each pass.")] = None,
@@ -68,7 +69,7 @@ def estimate(
         "tolerance_variance": tolerance_variance,
         "relative": relative,
         "quantile": quantile,
-        "ladder": None if ladder is None else parse_ladder(ladder),
+        "ladder": ladder if ladder in (None, "adaptive") else parse_ladder(ladder),
         "counts": None if counts is None else parse_integers(counts, "--counts"),
         "levels": levels,
         "masks": masks,
@@ -128,7 +129,7 @@ def _run(network: Callable[..., Any], x: Any, settings: dict[str, Any], output: 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            result = mlmc_dropout.estimate(network, x, **_accepted({**settings, "progress": output.talks}))
+            result = mlmc_dropout.estimate(network, x, progress=output.talks and sys.stderr.isatty(), **settings)
         except MLMCDropoutError:
             raise
         except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
@@ -137,21 +138,12 @@ def _run(network: Callable[..., Any], x: Any, settings: dict[str, Any], output: 
     return result, list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)))
 
 
-def _accepted(settings: dict[str, Any]) -> dict[str, Any]:  # TEMP until the driver has all of them
-    import inspect
-
-    import mlmc_dropout
-
-    names = inspect.signature(mlmc_dropout.estimate).parameters
-    return {key: value for key, value in settings.items() if key in names}
-
-
 def _asked(
     model: str, weights: Path | None, inputs: Path, settings: dict[str, Any], transform: str | None
 ) -> dict[str, Any]:
     """The request as plain data, without what was left at its default."""
     plain = {key: value for key, value in settings.items() if value not in (None, False)}
-    if "ladder" in plain:
+    if not isinstance(plain.get("ladder", ""), str):
         plain["ladder"] = list(plain["ladder"])
     plain.update({"transform": transform} if transform else {})
     if "checkpoint" in plain:

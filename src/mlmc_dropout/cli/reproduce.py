@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +14,6 @@ from mlmc_dropout.errors import InputError, MissingExtraError
 
 __all__ = ["reproduce"]
 
-EXPERIMENTS = ("F1", "F2", "F3", "F4", "I1", "I2", "I3", "I4")
-PROFILES = ("quick", "paper")
-
 
 def reproduce(
     ids: Annotated[list[str], typer.Argument(help="F1 F2 F3 F4 I1 I2 I3 I4, or all.")],
@@ -26,32 +24,29 @@ def reproduce(
     debug: Debug = False,
 ) -> None:
     """Redo experiments of the paper and compare with what it reports."""
-    chosen = _chosen(ids)
-    if profile not in PROFILES:
-        raise InputError(f"unknown profile {profile!r}; use one of {', '.join(PROFILES)}")
     check_output(out)
     if out.is_file():
         raise InputError(f"--out {str(out)!r} is a file; give the name of a folder")
     from mlmc_dropout import experiments
-
-    output = Output(as_json, quiet)
-    experiments.reproduce(chosen, profile, out, progress=output.talks)
     from mlmc_dropout.report.reproduction import read_verdicts
 
+    output = Output(as_json, quiet)
+    chosen = _chosen(ids, experiments.EXPERIMENTS)
+    experiments.reproduce(chosen, profile, out, progress=output.talks)
     verdicts = read_verdicts(out)
-    output.table(_table([v for v in verdicts if v["id"] in chosen]))
+    output.table(_table([v for v in verdicts if v["id"] in chosen or "all" in chosen]))
     page = _page(out, output)
     output.data({"out": str(out), "page": page, "verdicts": verdicts})
 
 
-def _chosen(ids: list[str]) -> list[str]:
+def _chosen(ids: list[str], known: Collection[str]) -> list[str]:
     upper = [one.upper() for one in ids]
     if "ALL" in upper:
-        return list(EXPERIMENTS)
-    unknown = [one for one in upper if one not in EXPERIMENTS]
+        return ["all"]
+    unknown = [one for one in upper if one not in known]
     if unknown:
-        raise InputError(f"unknown experiment {unknown[0]!r}; use {', '.join(EXPERIMENTS)} or all")
-    return [one for one in EXPERIMENTS if one in upper]
+        raise InputError(f"unknown experiment {unknown[0]!r}; use {', '.join(known)} or all")
+    return upper
 
 
 def _table(verdicts: list[dict[str, Any]]) -> Table:

@@ -39,22 +39,12 @@ def command_line() -> str:
 
 
 def executor_of(workers: int, scheduler: str | None) -> AbstractContextManager[Any]:
-    """Processes, a Dask cluster, or nothing: entered while the work is done."""
+    """A number of processes, a Dask cluster, or nothing: entered while the work is done."""
     if not 1 <= workers <= MOST_WORKERS:
         raise InputError(f"--workers is a number of processes between 1 and {MOST_WORKERS}: got {workers}")
     if scheduler is not None:
         return _dask(scheduler)
-    return contextlib.nullcontext() if workers == 1 else _processes(workers)
-
-
-@contextlib.contextmanager
-def _processes(workers: int) -> Iterator[Any]:
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-
-    # Spawned rather than forked: torch's threads do not survive a fork.
-    with ProcessPoolExecutor(min(workers, 4 * (os.cpu_count() or 1)), mp_context=get_context("spawn")) as pool:
-        yield pool
+    return contextlib.nullcontext(None if workers == 1 else workers)
 
 
 @contextlib.contextmanager

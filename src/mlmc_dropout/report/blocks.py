@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Card", "Facts", "Figure", "Note", "Page", "Section", "Source", "Table", "Text"]
+__all__ = ["Card", "Checks", "Facts", "Figure", "Note", "Page", "Section", "Source", "Table", "Text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,14 @@ class Facts:
 
     items: Sequence[tuple[str, str]]
     kind: str = "facts"
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """Statements that hold or not: (sign, word for it, statement, finding)."""
+
+    entries: Sequence[tuple[str, str, str, str]]
+    kind: str = "checks"
 
 
 @dataclass(frozen=True, slots=True)

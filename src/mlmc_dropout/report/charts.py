@@ -105,7 +105,7 @@ def cost_bars(comparison: Comparison) -> Figure:
     """Passes spent here beside those plain Monte Carlo would need."""
     items = [
         ("This run", comparison.cost, f"{short(comparison.cost)} passes"),
-        ("Plain Monte Carlo, same error of the mean", comparison.plain_mean, f"{short(comparison.plain_mean)}"),
+        ("Plain, same error of the mean", comparison.plain_mean, f"{short(comparison.plain_mean)}"),
         ("Plain, same error of the variance", comparison.plain_variance, f"{short(comparison.plain_variance)}"),
     ]
     return Figure(

@@ -1,0 +1,221 @@
+"""The pictures of the README and the concept pages: ``python scripts/pictures.py`` writes ``docs/img/*.svg``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("svg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from torch import nn
+
+import mlmc_dropout as md
+
+OUT = Path(__file__).parent.parent / "docs" / "img"
+BLUE, PALE, PALER, ORANGE, GREY = "#0b5fa5", "#9cc4e6", "#d5e6f4", "#b3470b", "#6b747d"
+STYLE = {
+    "svg.hashsalt": "mlmc-dropout",
+    "svg.fonttype": "path",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "figure.facecolor": "white",
+}
+
+
+def data() -> tuple[torch.Tensor, torch.Tensor]:
+    """Noisy samples of a sine on [−3, −0.5] and [0.5, 2.5]; nothing in between and beyond."""
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.uniform(-3, -0.5, 60), rng.uniform(0.5, 2.5, 60)])
+    y = np.sin(1.5 * x) + 0.1 * rng.normal(size=x.size)
+    return torch.tensor(x[:, None], dtype=torch.float32), torch.tensor(y[:, None], dtype=torch.float32)
+
+
+def trained() -> nn.Module:
+    """A small network with dropout, trained on :func:`data` for a few seconds."""
+    torch.manual_seed(0)
+    hidden = [nn.Linear(1, 64), nn.SiLU(), nn.Dropout(0.1), nn.Linear(64, 64), nn.SiLU(), nn.Dropout(0.1)]
+    model = nn.Sequential(*hidden, nn.Linear(64, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    x, y = data()
+    for _ in range(2000):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    return model.eval()
+
+
+def bands(model: nn.Module) -> Any:
+    """The picture of the README: prediction, spread, and how well both are known."""
+    grid = np.linspace(-4, 4, 161)[:, None]
+    result = md.estimate(model, grid, budget=500, method="auto")
+    figure, axis = plt.subplots(figsize=(7.6, 3.3), layout="constrained")
+    x, mean, std = grid[:, 0], result.mean[:, 0], result.std[:, 0]
+    axis.fill_between(x, mean - 2 * std, mean + 2 * std, color=PALER, label="± 2 standard deviations of a pass")
+    axis.fill_between(x, mean - std, mean + std, color=PALE, label="± 1")
+    axis.plot(x, mean, color=BLUE, label=f"mean (standard error at most {result.mean_stderr.max():.1g})")
+    seen = data()
+    axis.plot(seen[0][:, 0], seen[1][:, 0], ".", color=GREY, markersize=3, label="training data")
+    axis.set_xlabel("input")
+    axis.legend(frameon=False, fontsize=8.5, loc="lower left")
+    return figure
+
+
+def passes(model: nn.Module) -> Any:
+    """Passes as functions: one mask for all inputs, against a fresh mask for every input."""
+    grid = torch.linspace(-4, 4, 161)[:, None]
+    figure, axes = plt.subplots(1, 2, figsize=(7.6, 3.0), sharey=True, layout="constrained")
+    for axis, masks in zip(axes, ("shared", "independent"), strict=True):
+        drawn = md.DropoutSampler(model, masks=masks).sample(grid, passes=5, seed=1)[..., 0]
+        mean = md.estimate(model, grid, budget=300, masks=masks, method="auto").mean[:, 0]
+        for one in drawn:
+            axis.plot(grid[:, 0], one, color=PALE, linewidth=1)
+        axis.plot(grid[:, 0], mean, color=BLUE, linewidth=2)
+        axis.set_title(f'masks="{masks}"', fontsize=10)
+        axis.set_xlabel("input")
+    return figure
+
+
+def coupling(model: nn.Module) -> Any:
+    """A replicate at three fidelities: the coarse passes are the first of the fine."""
+    figure, axis = plt.subplots(figsize=(7.6, 2.6), layout="constrained")
+    for row, T in enumerate((4, 8, 16)):
+        for index in range(16):
+            face = "white" if index >= T else (PALE if index < T // 2 and row else BLUE)
+            edge = GREY if index >= T else BLUE
+            axis.add_patch(plt.Rectangle((index, -row), 0.82, 0.62, facecolor=face, edgecolor=edge, linewidth=0.8))
+        axis.text(-0.4, -row + 0.31, f"level {row}, T = {T}", ha="right", va="center")
+        text = "Y(4), V(4)" if not row else f"ΔY = Y({T}) − Y({T // 2}), ΔV likewise"
+        axis.text(16.3, -row + 0.31, text, va="center", fontsize=9)
+    axis.set(xlim=(-4, 24), ylim=(-2.3, 0.9))
+    axis.axis("off")
+    return figure
+
+
+def allocation(model: nn.Module) -> Any:
+    """S² and the true variance of nested levels over (M_1, M_2) at a fixed cost, in units of plain Monte Carlo."""
+    fidelities, budget = (4, 8, 16), 1000
+    v = md.theory.level_variances_mean(fidelities)
+    second, third = np.meshgrid(np.linspace(5, 120, 116), np.linspace(5, 75, 71))
+    first = (budget - 4 * second - 8 * third) / 4
+    counts = np.stack([first, second, third])
+    valid = first >= second.min()
+    S2 = (v[:, None, None] / np.where(valid, counts, np.nan)).sum(axis=0) * budget
+    overlap = 2 * (v[1:, None, None] / np.maximum(counts[0], counts[1:])).sum(axis=0) * budget
+    figure, axes = plt.subplots(1, 2, figsize=(7.6, 3.3), sharey=True, layout="constrained")
+    for axis, values, title in ((axes[0], S2, "what S² reports"), (axes[1], S2 - overlap, "what is true (nested)")):
+        drawn = axis.contourf(
+            second, third, np.minimum(values, 20), levels=[1, 1.5, 2, 3, 4, 6, 8, 10, 15, 20], cmap="Blues"
+        )
+        axis.contour(
+            second, third, np.minimum(values, 20), levels=[1.5, 2, 3, 4, 6, 8, 10, 15], colors="white", linewidths=0.5
+        )
+        best = md.theory.optimal_counts(v, [4, 4, 8], budget)
+        axis.plot(best[1], best[2], "o", color=ORANGE, label="optimum of S²")
+        axis.plot(budget / 16, budget / 16, "*", color=ORANGE, markersize=12, label="equal counts: plain averaging")
+        axis.set(title=title, xlabel="replicates at level 1")
+    axes[0].set_ylabel("replicates at level 2")
+    axes[1].legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False)
+    figure.colorbar(drawn, ax=axes, label="times plain Monte Carlo")
+    return figure
+
+
+def standard_error(model: nn.Module) -> Any:
+    """The spread stays, the standard error shrinks."""
+    x = torch.tensor([[3.5]])
+    costs = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
+    found = [md.estimate(model, x, method="pooled", budget=c, seed=c) for c in costs]
+    mean, std, error = (np.array([float(getattr(r, n)[0, 0]) for r in found]) for n in ("mean", "std", "mean_stderr"))
+    figure, axes = plt.subplots(1, 2, figsize=(7.6, 3.0), layout="constrained")
+    axes[0].fill_between(costs, mean - std, mean + std, color=PALER, label="mean ± standard deviation of a pass")
+    axes[0].errorbar(costs, mean, 2 * error, fmt="o", color=BLUE, capsize=3, label="mean ± 2 standard errors")
+    axes[1].loglog(costs, std, "s-", color=PALE, label="standard deviation of a pass")
+    axes[1].loglog(costs, error, "o-", color=BLUE, label="standard error of the mean")
+    for axis in axes:
+        axis.set_xscale("log", base=2)
+        axis.set_xlabel("passes")
+        axis.legend(frameon=False, fontsize=8.5, loc="upper right" if axis is axes[0] else "lower left")
+    axes[0].set_ylim(top=float((mean + std).max() + 0.3))
+    return figure
+
+
+METHODS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("multilevel, independent levels", {"method": "mlmc", "levels": "independent"}),
+    ("multilevel, nested levels", {"method": "mlmc"}),
+    ("plain averaging", {"method": "pooled"}),
+    ("stratified masks", {"method": "stratified"}),
+    ("control variate", {"method": "control-variate"}),
+)
+
+
+def gains(model: nn.Module, budget: int = 1000) -> list[tuple[str, float, float]]:
+    """Variance of plain averaging over that of each method, per pass spent: averages over inputs."""
+    grid = np.linspace(-4, 4, 41)[:, None]
+    plain = md.estimate(model, grid, method="pooled", budget=20_000, seed=7)
+    mu2 = plain.variance
+    reference = [mu2.mean(), 20_000 * np.square(plain.variance_stderr).mean()]
+    found = []
+    for name, options in METHODS:
+        result = md.estimate(model, grid, budget=budget, seed=1, **options)
+        reached = [np.square(e).mean() for e in (result.mean_stderr, result.variance_stderr)]
+        found.append((name, *(r / (result.cost * got) for r, got in zip(reference, reached, strict=True))))
+    return found
+
+
+def what_wins(model: nn.Module) -> Any:
+    """Bars of :func:`gains` on a logarithmic axis around 1."""
+    rows = gains(model)
+    figure, axes = plt.subplots(1, 2, figsize=(7.6, 2.8), sharey=True, layout="constrained")
+    for axis, column, title in ((axes[0], 1, "mean"), (axes[1], 2, "variance")):
+        values = [row[column] for row in rows]
+        axis.barh(
+            [row[0] for row in rows],
+            [math.log10(v) for v in values],
+            color=[ORANGE if v < 0.9 else BLUE for v in values],
+        )
+        for place, value in enumerate(values):
+            axis.text(
+                max(math.log10(value), 0) + 0.06,
+                place,
+                f"{value:.0f}×" if value >= 10 else f"{value:.2g}×",
+                va="center",
+                fontsize=9,
+            )
+        axis.axvline(0, color=GREY, linewidth=1)
+        axis.set(title=title, xlim=(-1.2, 2.6), xticks=[-1, 0, 1, 2], xticklabels=["0.1", "1", "10", "100"])
+    figure.supxlabel("worth of a pass, in passes of plain averaging", fontsize=10)
+    return figure
+
+
+PICTURES: dict[str, Callable[[nn.Module], Any]] = {
+    "bands": bands,
+    "passes": passes,
+    "coupling": coupling,
+    "allocation": allocation,
+    "standard-error": standard_error,
+    "what-wins": what_wins,
+}
+
+
+def main(out: Path = OUT) -> None:
+    """Draw everything."""
+    out.mkdir(parents=True, exist_ok=True)
+    with plt.rc_context(STYLE):
+        model = trained()
+        for name, draw in PICTURES.items():
+            figure = draw(model)
+            figure.savefig(out / f"{name}.svg", metadata={"Date": None})
+            plt.close(figure)
+            print(out / f"{name}.svg")
+
+
+if __name__ == "__main__":
+    main()
