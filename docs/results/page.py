@@ -16,7 +16,7 @@ def number(value: Any, digits: int = 4) -> str:
     """A number to ``digits`` significant digits with a proper minus sign; words as they are."""
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return "" if value is None else str(value).replace("|", "\\|")
-    if isinstance(value, int) or float(value).is_integer() and abs(value) < 1e6:
+    if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e6):
         return f"{int(value)}".replace("-", "−")
     text = f"{value:.{digits}g}"
     if "e" in text:
@@ -45,19 +45,24 @@ def signed(check: dict[str, Any]) -> str:
     return f"- {mark[check['kind']]} {text}"
 
 
-def render() -> str:
-    """The page."""
+def render(results: Path = HERE) -> str:
+    """The page, from the files in ``results``."""
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"n": number, "f": fixed, "table": table, "check": signed}
-    summary = json.loads((HERE / "summary.json").read_text(encoding="utf-8"))
-    verdicts = [json.loads((HERE / name / "verdict.json").read_text(encoding="utf-8")) for name in summary["ids"]]
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
-        summary=summary,
-        verdicts=verdicts,
-        by_id={verdict["id"]: verdict for verdict in verdicts},
-        evidence=json.loads((HERE / "evidence.json").read_text(encoding="utf-8")),
-        panels={v["id"]: sorted(p.name for p in (HERE / v["id"]).glob("figure*.png")) for v in verdicts},
-    ).rstrip() + "\n"
+    summary = json.loads((results / "summary.json").read_text(encoding="utf-8"))
+    verdicts = [json.loads((results / name / "verdict.json").read_text(encoding="utf-8")) for name in summary["ids"]]
+    return (
+        environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+        .render(
+            summary=summary,
+            verdicts=verdicts,
+            by_id={verdict["id"]: verdict for verdict in verdicts},
+            evidence=json.loads((results / "evidence.json").read_text(encoding="utf-8")),
+            panels={v["id"]: sorted(p.name for p in (results / v["id"]).glob("figure*.png")) for v in verdicts},
+        )
+        .rstrip()
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def test_dropout_rate() -> None:
 
 
 def curve_data(bias: float, T: tuple[int, ...] = (10, 10_000), scale: float = 1.0) -> dict:
-    """Passes N(exact + bias, (scale σ)²) with the exact σ of the inverse problem, ten times larger."""
+    """Passes with mean exact·(1 + bias) and deviation scale·σ, σ being that of the inverse problem."""
     surrogate, generator = inverse(), np.random.default_rng(0)
     mean, std = surrogate.exact_mean(), surrogate.exact_std()
     runs = []

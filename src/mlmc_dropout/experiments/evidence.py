@@ -28,6 +28,7 @@ Array = NDArray[np.float64]
 
 LADDER, BUDGET, COUNTS = (4, 8, 16), 1000, (103, 73, 37)
 UNITS = 128
+DESIGN = (10, 200)  # the paper's replicates and grid points
 REPETITIONS = {"paper": 20_000, "quick": 1000}
 SIMULATIONS = {"paper": 2000, "quick": 100}
 
@@ -179,12 +180,18 @@ def printed_slopes(simulations: int) -> dict[str, Any]:
             "coverage": float(covered.mean()),
             "mean_half_width": float(half.mean()),
         }
-    return {"T": T, "exact": exact, "simulations": simulations, "simulated": simulated}
+    return {
+        "T": T,
+        "replicates": DESIGN[0],
+        "points": DESIGN[1],
+        "exact": exact,
+        "simulations": simulations,
+        "simulated": simulated,
+    }
 
 
 def _simulated_norms(T: list[int], generator: np.random.Generator) -> dict[str, Array]:
-    shape = (10, 200)
-    Y = [generator.standard_normal(shape).var(axis=0, ddof=1).mean() / t for t in T]
-    V = [(generator.chisquare(t - 1, shape) / (t - 1)).var(axis=0, ddof=1).mean() for t in T]
+    Y = [generator.standard_normal(DESIGN).var(axis=0, ddof=1).mean() / t for t in T]
+    V = [(generator.chisquare(t - 1, DESIGN) / (t - 1)).var(axis=0, ddof=1).mean() for t in T]
     biased = [v * ((t - 1) / t) ** 2 for v, t in zip(V, T, strict=True)]
     return {"Y": np.array(Y), "V": np.array(V), "V with ddof 0": np.array(biased)}

@@ -50,7 +50,7 @@ class LineFit:
 
     def contains(self, slope: float) -> bool:
         """Whether the interval holds ``slope``."""
-        return self.low <= slope <= self.high
+        return bool(self.low <= slope <= self.high)
 
 
 def fit_line(x: ArrayLike, y: ArrayLike) -> LineFit:
@@ -70,7 +70,7 @@ def fit_line(x: ArrayLike, y: ArrayLike) -> LineFit:
     intercept = float(b.mean()) - slope * centre
     rest = b - intercept - slope * a
     sd = float(np.sqrt(rest @ rest / (len(a) - 2)))
-    half = _student(len(a) - 2) * sd / np.sqrt(spread)
+    half = _student(len(a) - 2) * sd / float(np.sqrt(spread))
     return LineFit(slope, slope - half, slope + half, intercept, sd, centre, spread, len(a))
 
 

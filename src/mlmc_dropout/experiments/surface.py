@@ -78,8 +78,8 @@ def prefix_variances(values: Array) -> Array:
     """L¹ norms over the points of the sample variances of the first M rows, M = 2, 3, ….
 
     >>> x = np.array([[1.0, 0.0], [2.0, 0.0], [4.0, 3.0]])
-    >>> prefix_variances(x).tolist() == [0.5, 7 / 3 + 3]
-    True
+    >>> prefix_variances(x).round(4).tolist()
+    [0.5, 5.3333]
     """
     d = values - values.mean(axis=0)  # centred first: differences of large sums lose nothing then
     M = np.arange(1, len(d) + 1)[:, None]
