@@ -146,12 +146,17 @@ class Structure:
         """Number of components per row."""
         return int(np.prod(self.shape)) if self.kind == "tensor" else sum(part.width for part in self.parts)
 
+    def leaves(self, output: Any) -> list[Tensor]:
+        """The tensors of ``output``, in the order of :meth:`flatten`."""
+        if self.kind == "tensor":
+            return [output]
+        values = output.values() if self.kind == "dict" else output
+        return [leaf for part, value in zip(self.parts, values, strict=True) for leaf in part.leaves(value)]
+
     def flatten(self, output: Any) -> Tensor:
         """One matrix (rows, width)."""
-        if self.kind == "tensor":
-            return output.reshape(len(output), -1)  # type: ignore[no-any-return]
-        values = output.values() if self.kind == "dict" else output
-        return torch.cat([part.flatten(value) for part, value in zip(self.parts, values, strict=True)], dim=1)
+        flat = [leaf.reshape(len(leaf), -1) for leaf in self.leaves(output)]
+        return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
 
     def unflatten(self, matrix: NDArray[Any]) -> Any:
         """The inverse of :meth:`flatten`, for arrays (..., rows, width)."""

@@ -3,33 +3,24 @@
 Let q = 1 − p be a unit's probability to be kept, ξ = keep − q its centred mask, and g the gradient
 of an output with respect to it. Then G = Σ g ξ has mean 0 and variance Σ g² p q, exactly. It shares
 its masks with the real passes, so that subtracting it removes much of their scatter and no truth.
-
-Where an output is affine in the units of its last dropout site, as under a linear head, that site is
-averaged out in closed form (Rao–Blackwell): with z the slope of the output in each keep bit, a pass D
-becomes h = D − Σ z ξ, its mean over the last masks, and s² = p q Σ z² is their variance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 from torch.utils.flop_counter import FlopCounterMode
 
 from mlmc_dropout.data import Batch
-from mlmc_dropout.interception import apply_mask
-from mlmc_dropout.masks import pass_keys
+from mlmc_dropout.linearity import only_linear
 from mlmc_dropout.sampler import DropoutSampler, Program
 from mlmc_dropout.sites import Player, Site
 
-__all__ = ["Expansion", "Head", "Linearisation", "expansion_of", "heads_of", "linearise", "reduced_passes", "supported"]
-
-_CHECKS = 4  # random passes on which a head must prove affine
-_CHECK_ROWS = 8
+__all__ = ["Expansion", "Linearisation", "Probe", "by_row", "expansion_of", "linearise", "supported"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +28,14 @@ class Linearisation:
     """Derivatives of every output, row by row, averaged over some masks.
 
     Per site: ``in_masks`` with respect to the keep bits, ``in_outputs`` with respect to the site's
-    output (``None`` where nothing is dropped); both (rows, width, units). ``cost`` is in passes.
+    output (``None`` where nothing is dropped); both (rows, width, units). ``affine`` tells, per site and
+    output, whether only linear operations lie between them. ``cost`` is in passes.
     """
 
     in_masks: tuple[Tensor | None, ...]
     in_outputs: tuple[Tensor | None, ...]
+    affine: tuple[Tensor | None, ...]
     cost: float
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """A site after which some outputs are affine: ∂output/∂(site's output), zero for the other outputs."""
-
-    site: Site
-    jacobian: Tensor  # (rows, width, units)
-
-    @property
-    def outputs(self) -> Tensor:
-        """Which outputs it serves: bool (width,)."""
-        return self.jacobian.abs().amax(dim=(0, 2)) > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +90,7 @@ def _contract(bits: Tensor, g: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------- derivatives
 
 
-class _Probe(Player):
+class Probe(Player):
     """Notes the inputs of the sites and adds nudges to their outputs."""
 
     def __init__(self, sites: Sequence[Site], masks: Sequence[Tensor | None], nudges: dict[int, Tensor]) -> None:
@@ -157,6 +137,7 @@ def linearise(sampler: DropoutSampler, program: Program, batch: Batch, keys: Ten
     return Linearisation(
         tuple(mean(p) for p in zip(*(s.in_masks for s in sums), strict=True)),
         tuple(mean(p) for p in zip(*(s.in_outputs for s in sums), strict=True)),
+        sums[0].affine,
         sum(s.cost for s in sums),
     )
 
@@ -173,8 +154,9 @@ def _derivatives(
     wanted = [m for m in given if m is not None] + list(nudges.values())
     forward, whole = FlopCounterMode(display=False), FlopCounterMode(display=False)
     with torch.enable_grad(), whole:
-        with forward, _Probe(program.sites, given, nudges):
-            out = sampler._forward(program.model, batch.map(torch.clone, batch.rows))
+        with forward, Probe(program.sites, given, nudges):
+            whole_output = sampler._call(program.model, batch.map(torch.clone, batch.rows))
+        out = program.structure.flatten(whole_output)
         width = out.shape[1]
         per_output = [
             torch.autograd.grad(out[:, k].sum(), wanted, retain_graph=k + 1 < width, allow_unused=True)
@@ -183,8 +165,16 @@ def _derivatives(
     columns = iter(zip(*per_output, strict=True))
     in_masks = tuple(_stacked(next(columns), s, batch.rows) if s.active else None for s in program.sites)
     in_outputs = tuple(_stacked(next(columns), s, batch.rows) if s.index in nudges else None for s in program.sites)
+    leaves = program.structure.leaves(whole_output)
+    affine = tuple(
+        torch.cat([torch.full((leaf[0].numel(),), only_linear(leaf, nudges[s.index])) for leaf in leaves])
+        if s.index in nudges
+        else None
+        for s in program.sites
+    )
     flops = forward.get_total_flops()
-    return Linearisation(in_masks, in_outputs, whole.get_total_flops() / flops if flops else 1.0 + 2.0 * width)
+    cost = whole.get_total_flops() / flops if flops else 1.0 + 2.0 * width
+    return Linearisation(in_masks, in_outputs, affine, cost)
 
 
 def _stacked(parts: Sequence[Tensor | None], site: Site, rows: int) -> Tensor | None:
@@ -196,9 +186,9 @@ def _stacked(parts: Sequence[Tensor | None], site: Site, rows: int) -> Tensor | 
     return torch.stack([by_row(p[None], site, rows)[0] for p in filled], dim=1)
 
 
-def expansion_of(program: Program, derivatives: Linearisation, heads: Sequence[Head] = ()) -> Expansion:
-    """The expansion over all sites but those that the heads average out for an output."""
-    served = {head.site.index: head.outputs for head in heads}
+def expansion_of(program: Program, derivatives: Linearisation, served: Mapping[int, Tensor] | None = None) -> Expansion:
+    """The expansion over all sites but those averaged out: ``served`` has the outputs concerned, per site."""
+    served = served or {}
     gradients: list[Tensor | None] = []
     variance: Any = 0.0
     for site, g in zip(program.sites, derivatives.in_masks, strict=True):
@@ -208,94 +198,3 @@ def expansion_of(program: Program, derivatives: Linearisation, heads: Sequence[H
         if g is not None:
             variance = variance + g.square().sum(dim=-1) * (site.p * (1.0 - site.p))
     return Expansion(program.sites, tuple(gradients), variance)
-
-
-# ------------------------------------------------------------------------------------- heads
-
-
-def slope(site: Site, x: Tensor) -> Tensor:
-    """d(site's output)/d(keep), unit by unit."""
-    one = torch.ones((), dtype=x.dtype, device=x.device)
-    return apply_mask(site.kind, x, one, site.p) - apply_mask(site.kind, x, one - one, site.p)
-
-
-def heads_of(
-    sampler: DropoutSampler, program: Program, batch: Batch, derivatives: Linearisation, seed: int
-) -> tuple[Head, ...]:
-    """For each output its last site, if the output is affine in it: proposed by derivatives, proved by passes."""
-    if program.mode != "vmap":
-        return ()
-    heads: list[Head] = []
-    taken: Tensor | None = None
-    for site, jacobian in reversed(list(zip(program.sites, derivatives.in_outputs, strict=True))):
-        if not site.active or jacobian is None:
-            if site.active and (g := derivatives.in_masks[site.index]) is not None:  # a feature-wise site: no head
-                last = g.abs().amax(dim=(0, 2)) > 0
-                taken = last if taken is None else taken | last
-            continue
-        mine = jacobian.abs().amax(dim=(0, 2)) > 0
-        taken, mine = (mine, mine) if taken is None else (taken | mine, mine & ~taken)
-        if mine.any():
-            heads.append(Head(site, jacobian * mine[None, :, None]))
-    return tuple(proved for head in heads if (proved := _prove(sampler, program, batch, head, seed)) is not None)
-
-
-def _prove(sampler: DropoutSampler, program: Program, batch: Batch, head: Head, seed: int) -> Head | None:
-    """Redraw the head's masks alone: outputs must move by jacobian · slope · (change of masks), exactly."""
-    part = batch[: min(batch.rows, _CHECK_ROWS)]
-    rows = slice(0, part.rows)
-    keys = pass_keys(seed, _STREAM, 0, range(2 * _CHECKS))
-    drawn = [sampler.draw(site, keys[:_CHECKS], part.rows, 0) for site in program.sites]
-    redrawn = list(drawn)
-    redrawn[head.site.index] = sampler.draw(head.site, keys[_CHECKS:], part.rows, 0)
-    own = [Head(head.site, head.jacobian[rows])]
-    h, s2 = reduced_passes(sampler, program, part, drawn, own)
-    again, _ = reduced_passes(sampler, program, part, redrawn, own)
-    scale = s2.sqrt().amax(dim=(0, 1)) + h.abs().amax(dim=(0, 1)) * 1e-3 + 1e-30
-    limit = 1e-9 if h.dtype == torch.float64 else 2e-4
-    affine = ((h - again).abs().amax(dim=(0, 1)) <= limit * scale) & head.outputs
-    if not affine.any():
-        return None
-    return Head(head.site, head.jacobian * affine[None, :, None])
-
-
-_STREAM = 1 << 20  # of the passes on which heads are checked; no estimate uses it
-
-
-def reduced_passes(
-    sampler: DropoutSampler,
-    program: Program,
-    batch: Batch,
-    masks: Sequence[Tensor | None],
-    heads: Sequence[Head],
-) -> tuple[Tensor, Tensor]:
-    """Passes with the heads' masks averaged out: h and s², each (passes, rows, width)."""
-    if not heads:
-        out = sampler.run_masks(program, batch, masks)
-        return out, torch.zeros_like(out)
-    given = [m for m in masks if m is not None]
-
-    def one(*chosen: Tensor) -> tuple[Tensor, Tensor]:
-        left = iter(chosen)
-        own = [None if m is None else next(left) for m in masks]
-        with (probe := _Probe(program.sites, own, {})):
-            h = sampler._forward(program.model, batch.map(torch.clone, batch.rows))
-        s2 = torch.zeros_like(h)
-        for head in heads:
-            site, keep = head.site, own[head.site.index]
-            assert keep is not None
-            z = by_row(slope(site, probe.inputs[site.index])[None], site, batch.rows)[0]
-            xi = by_row(keep[None], site, batch.rows)[0].to(z.dtype) - (1.0 - site.p)
-            h = h - _per_row(head.jacobian, z * xi)
-            s2 = s2 + (site.p * (1.0 - site.p)) * _per_row(head.jacobian.square(), z.square())
-        return h, s2
-
-    with torch.no_grad():
-        return vmap(one, randomness="error")(*given)
-
-
-def _per_row(jacobian: Tensor, values: Tensor) -> Tensor:
-    """Σ_u jacobian[n, k, u] values[n, u]."""
-    if jacobian.shape[1] == 1:
-        return (jacobian[:, 0] * values).sum(dim=-1, keepdim=True)
-    return torch.einsum("nku,nu->nk", jacobian, values)

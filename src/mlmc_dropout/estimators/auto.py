@@ -13,7 +13,8 @@ from torch import Tensor
 from mlmc_dropout.estimators.base import Method, Source
 from mlmc_dropout.estimators.pooled import Pooled
 from mlmc_dropout.estimators.stratified import GRADIENT_STREAM, HEAD_COST, Stratified
-from mlmc_dropout.expansion import expansion_of, heads_of, linearise, reduced_passes, supported
+from mlmc_dropout.expansion import expansion_of, linearise, supported
+from mlmc_dropout.heads import heads_of, reduced_passes, served_by
 from mlmc_dropout.masks import pass_keys
 from mlmc_dropout.stopping import Goal
 
@@ -119,7 +120,7 @@ class _Pilot:
         D, _ = reduced_passes(sampler, program, batch, masks, ())
         h, s2 = reduced_passes(sampler, program, batch, masks, heads)
         G_D = expansion_of(program, slopes).linear(masks, rows)
-        G_h = expansion_of(program, slopes, heads).linear(masks, rows)
+        G_h = expansion_of(program, slopes, served_by(heads)).linear(masks, rows)
         few.check(D.double().cpu().numpy())
         D_, h_, s2_, G_D_, G_h_ = (np.asarray(t.double().cpu().numpy()) for t in (D, h, s2, G_D, G_h))
         return cls(few, D_, h_, s2_, G_D_, G_h_, bool(heads), slopes.cost + (HEAD_COST if heads else 0.0))
@@ -169,7 +170,7 @@ class _Pilot:
         keys = pass_keys(source.seed, GRADIENT_STREAM, 0, range(AVERAGED))
         slopes = linearise(few.sampler, few.program, few.batch)
         heads = heads_of(few.sampler, few.program, few.batch, slopes, source.seed)
-        averaged = expansion_of(few.program, linearise(few.sampler, few.program, few.batch, keys), heads)
+        averaged = expansion_of(few.program, linearise(few.sampler, few.program, few.batch, keys), served_by(heads))
         G = averaged.linear(_masks(few), few.batch.rows).double().cpu().numpy()
         return AVERAGED if _noise(self.h, self.s2, G) < 0.9 * _noise(self.h, self.s2, self.G_h) else 0
 

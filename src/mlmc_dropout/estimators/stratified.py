@@ -28,7 +28,8 @@ from torch import Tensor
 
 from mlmc_dropout.errors import ModelError
 from mlmc_dropout.estimators.base import BLOCK, Estimates, LevelEstimate, Source, State, Task, blocks
-from mlmc_dropout.expansion import Expansion, Head, expansion_of, heads_of, linearise, reduced_passes, supported
+from mlmc_dropout.expansion import Expansion, expansion_of, linearise, supported
+from mlmc_dropout.heads import Head, heads_of, reduced_passes, served_by
 from mlmc_dropout.masks import pass_keys
 from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.stopping import Goal
@@ -110,7 +111,7 @@ class Stratified:
             keys = pass_keys(source.seed, GRADIENT_STREAM, 0, range(self.gradient_masks))
             slopes = linearise(sampler, program, batch, keys)
             cost += slopes.cost
-        return _Rows(rows, heads, expansion_of(program, slopes, heads) if self.expansion else None), cost
+        return _Rows(rows, heads, expansion_of(program, slopes, served_by(heads)) if self.expansion else None), cost
 
     def extend(self, done: Mapping[str, int], budget: float) -> tuple[list[Task], dict[str, int]]:
         """The next pairs of designs."""
