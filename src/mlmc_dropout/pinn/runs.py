@@ -36,10 +36,10 @@ from mlmc_dropout.pinn.problems import by_name
 from mlmc_dropout.pinn.provenance import provenance
 
 __all__ = ["History", "Run", "create", "load_run", "open_run", "read_history", "read_tensors", "write_history"]
-__all__ += ["new_model", "pretrained", "read_json", "write_json", "write_tensors"]
+__all__ += ["new_model", "pretrained", "publish", "read_json", "write_json", "write_tensors"]
 
 CONFIG, INFO, LOSSES, SUMMARY = "config.toml", "run.json", "losses.csv", "summary.json"
-CHECKPOINT, WEIGHTS = "checkpoint.safetensors", "weights.safetensors"
+CHECKPOINT, WEIGHTS, PICTURES = "checkpoint.safetensors", "weights.safetensors", ("loss.png", "solution.png")
 
 _FORMAT = "mlmc-dropout training run 1"
 _SHIPPED = Path(__file__).parent / "weights"
@@ -131,6 +131,22 @@ def pretrained(name: str) -> Run:
     return load_run(_SHIPPED / name)
 
 
+def publish(path: str | Path, target: str | Path, every: int = 1) -> None:
+    """Copy a finished run to the new directory ``target``, as the runs of :func:`pretrained` were made.
+
+    The checkpoint is left out, and of the loss history all but ``every`` n-th line.
+    """
+    run, target = load_run(path), Path(target)
+    try:
+        target.mkdir(parents=True)
+        for name in (CONFIG, INFO, WEIGHTS, SUMMARY, *PICTURES):
+            if (run.path / name).is_file():
+                _write(target / name, (run.path / name).read_bytes())
+    except OSError as error:
+        raise RunDirectoryError(f"cannot publish to {str(target)!r}: {error.strerror}; give a new directory") from error
+    write_history(target / LOSSES, run.config, run.history[every - 1 :: every])
+
+
 def new_model(config: Config) -> nn.Module:
     """The untrained network of ``config``; its weights follow from the seed."""
     return built(lambda: config.equation.network(config.network), config.network.start, config.seed, config.torch_dtype)
@@ -181,7 +197,7 @@ def write_history(path: Path, config: Config, history: History) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["epoch", "total", *config.equation.terms])
-    writer.writerows([epoch, *(repr(loss) for loss in losses)] for epoch, losses in history)
+    writer.writerows([epoch, *(f"{loss:.7g}" for loss in losses)] for epoch, losses in history)
     _write(path, text.getvalue().encode())
 
 

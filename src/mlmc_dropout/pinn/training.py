@@ -252,8 +252,8 @@ def _finish(path: Path, config: Config, state: State, shown: Progress) -> None:
         state.model.load_state_dict(state.best)
     runs.write_tensors(path / runs.WEIGHTS, state.model.state_dict())
     try:
-        draw_losses(path / "loss.png", config, state.history)
-        draw_solution(path / "solution.png", config, state.model)
+        draw_losses(path / runs.PICTURES[0], config, state.history)
+        draw_solution(path / runs.PICTURES[1], config, state.model)
     except MissingExtraError as error:
         shown.say(f"no pictures: {error}")
     results = summary(config, state.model)
