@@ -106,8 +106,8 @@ def read(path: Path) -> Saved | None:
 
 def _read(path: Path) -> Saved:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
         header = json.loads(str(arrays.pop("header")))
         if header["format"] != FORMAT:
             raise CheckpointError(

@@ -63,9 +63,8 @@ def difference(now: dict[str, Any], then: dict[str, Any]) -> str | None:
             same = now[name] == then.get(name)
         if not same:
             short = max(len(str(now[name])), len(str(then.get(name)))) <= 120
-            return f"the {name} differ{'' if name.endswith('s') else 's'}" + (
-                f" (it has {then.get(name)}, this run has {now[name]})" if short else ""
-            )
+            verb = "differ" if name.split(" of ")[0].endswith("s") else "differs"
+            return f"the {name} {verb}" + (f" (it has {then.get(name)}, this run has {now[name]})" if short else "")
     return None
 
 
