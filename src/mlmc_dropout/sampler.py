@@ -19,7 +19,7 @@ from mlmc_dropout.data import Batch, Structure, batches_of
 from mlmc_dropout.errors import InputError, ModelError
 from mlmc_dropout.masks import bernoulli, derive, latin_hypercube, pass_keys
 from mlmc_dropout.passes import Program, arrange, fastest, run_masks
-from mlmc_dropout.sites import Site, find_sites
+from mlmc_dropout.sites import Recorder, Site, find_sites
 
 __all__ = ["DEFAULT_MEMORY_LIMIT", "DropoutSampler", "FallbackWarning", "Program"]
 
@@ -53,7 +53,7 @@ class DropoutSampler:
 
     def __init__(
         self,
-        model: Callable[..., Any],
+        model: Any,
         masks: MaskMode = "independent",
         *,
         include: Sequence[str] | None = None,
@@ -64,6 +64,8 @@ class DropoutSampler:
     ) -> None:
         if masks not in ("independent", "shared"):
             raise InputError(f"unknown masks {masks!r}; use 'independent' or 'shared'")
+        if not callable(model) and isinstance(getattr(model, "model", None), nn.Module):
+            model = model.model  # a training run stands for its network
         if not callable(model):
             raise InputError(f"the model must be an nn.Module or a callable of tensors: got {type(model).__name__}")
         if memory_limit < 1:
@@ -110,7 +112,7 @@ class DropoutSampler:
                 "MC dropout needs at least one site with 0 < p < 1 that is not excluded"
             )
         few = batch[: min(batch.rows, 2)]
-        with torch.no_grad():
+        with torch.no_grad(), Recorder(found.model):
             structure = Structure.of(self._call(found.model, few.map(torch.clone, few.rows)), few.rows)
         program = Program(found.model, found.sites, structure, "loop", found.rows_independent)
         program, reason = fastest(program, self._forward, batch)

@@ -18,6 +18,17 @@ __all__ = ["Watch"]
 _GENERATORS = threading.Lock()  # threads take turns at borrowing torch's global generators
 
 
+def _draws(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call draws random numbers: kernels are marked if they ever do."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    if "attention" in func.name():  # dropout inside these has been taken out before they are called
+        return bool(kwargs.get("dropout_p", 0.0))
+    if "rrelu" in func.name():
+        return bool(args[4] if len(args) > 4 else kwargs.get("training", False))
+    return True
+
+
 class Watch(TorchDispatchMode):
     """Sees every kernel a forward pass runs, whichever way it was called.
 
@@ -42,7 +53,7 @@ class Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, classes: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded in func.tags and "attention" not in func.name():
+        if _draws(func, args, kwargs):
             return self._draw(func, args, kwargs)
         out = func(*args, **kwargs)
         known = {a.untyped_storage().data_ptr() for a in args if isinstance(a, Tensor)}

@@ -138,7 +138,7 @@ def enumerated(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
 
 TINY = {
     "dropout": lambda: ZOO["tiny"].make(),
-    "alpha": lambda: (nn.Sequential(nn.Linear(2, 4), nn.AlphaDropout(0.3), nn.Tanh(), nn.Linear(4, 1)), torch.ones(1, 2)),
+    "alpha": lambda: (nn.Sequential(nn.Linear(2, 4), nn.AlphaDropout(0.3), nn.Tanh()), torch.ones(1, 2)),
     "feature": lambda: (nn.Sequential(nn.Conv1d(1, 3, 2), nn.Dropout1d(0.4), nn.Flatten()), torch.ones(2, 1, 3)),
     "reused": lambda: (nn.Sequential(nn.Linear(2, 3), *[nn.Dropout(0.25)] * 2, nn.Linear(3, 1)), torch.ones(2, 2)),
     "attention": lambda: (ZOO["fused_attention"].make()[0], torch.ones(1, 2, 8).cumsum(1)),
