@@ -8,10 +8,17 @@ The flow of data, in the order of the files:
 4. ``moments``    passes -> mergeable moment blocks
 5. ``ladder``     fidelities T_0 < … < T_L; ``coupling`` gives a replicate's estimates at each of them
 6. ``allocation`` level variances and a budget -> counts; ``theory`` has the closed forms
-7. ``estimators`` one file per method
-8. ``driver``     spend, look, stop (``stopping``)
+7. ``estimators`` one file per method; ``expansion`` and ``heads`` give them a level with known moments
+8. ``driver``     spend, look, stop (``stopping``), on any executor, with checkpoints
 9. ``result``     estimates, standard errors, diagnostics
+
+``pinn`` trains the paper's two benchmarks, ``experiments`` reproduces its figures and tables.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
 
 from mlmc_dropout import theory
 from mlmc_dropout.allocation import Plan, allocate
@@ -42,3 +49,10 @@ __all__ = [
     "load_result",
     "theory",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """``pinn`` and ``experiments`` are imported when first used."""
+    if name in ("pinn", "experiments"):
+        return importlib.import_module(f"mlmc_dropout.{name}")
+    raise AttributeError(f"module 'mlmc_dropout' has no attribute {name!r}")

@@ -74,13 +74,15 @@ class Auto:
             plain = replace(plain, reason="auto chose stratified masks: some mask units belong to no single input.")
             return plain.choose(source, goal)
         rows = min(source.batch.rows, PILOT_ROWS)
-        looking = (2 * PILOT_PASSES + 1 + 2 * source.program.structure.width) * rows / source.batch.rows
-        if looking > PILOT_SHARE * budget:
-            plain = replace(
-                plain, reason="auto chose stratified masks: they need no pilot, which would be too dear here."
-            )
-            return plain.choose(source, goal)
-        return _decide(source, goal, rows, looking).choose(source, goal)
+        derivatives = 1 + 2 * source.program.structure.width
+        looking = (2 * PILOT_PASSES + derivatives) * rows / source.batch.rows
+        if looking <= PILOT_SHARE * budget:
+            return _decide(source, goal, rows, looking).choose(source, goal)
+        if derivatives <= PILOT_SHARE * budget:
+            reason = "auto chose stratified masks and the expansion in them, which is cheaper here than a pilot."
+            return Stratified(expansion=True, heads=True, reason=reason).choose(source, goal)
+        reason = "auto chose stratified masks: one backward pass per output would be too dear here."
+        return replace(plain, reason=reason).choose(source, goal)
 
 
 def _decide(source: Source, goal: Goal, rows: int, looking: float) -> Pooled | Stratified:

@@ -1,0 +1,121 @@
+"""Seconds to a given standard error of the mean on the forward PINN, everybody in one run.
+
+The plain loop is what users write today: ``train()``, one pass after the other, until the largest
+standard error over all inputs is below the tolerance. The other contestants get the same tolerance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import math
+from collections.abc import Callable
+from typing import Any
+
+import common
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import mlmc_dropout as md
+from mlmc_dropout import pinn
+
+INPUTS = 200
+
+
+def loop(model: nn.Module, x: Tensor, tolerance: float) -> int:
+    """Pass after pass, looking at the standard error every 500 passes; returns the passes spent."""
+    model.train()
+    total, squares, count = torch.zeros(len(x), 1, dtype=torch.float64), 0.0, 0
+    with torch.no_grad():
+        while True:
+            for _ in range(500):
+                out = model(x).double()
+                total, squares, count = total + out, squares + out * out, count + 1
+            variance = (squares - total * total / count) / (count - 1)
+            if math.sqrt(float(variance.max()) / count) <= tolerance:
+                model.eval()
+                return count
+
+
+def ours(method: str, masks: str) -> Callable[[nn.Module, Tensor, float], float]:
+    """``estimate`` to the tolerance."""
+
+    def run(model: nn.Module, x: Tensor, tolerance: float) -> float:
+        result = md.estimate(model, x, method=method, tolerance=tolerance, masks=masks, seed=1)
+        assert float(result.mean_stderr.max()) <= tolerance
+        return result.cost
+
+    return run
+
+
+def baal(model: nn.Module, x: Tensor, tolerance: float) -> int:
+    """Baal's wrapper, its iterations replicated in memory, 1000 passes a call."""
+    from baal.bayesian.dropout import MCDropoutModule
+    from baal.modelwrapper import ModelWrapper
+
+    wrapped = ModelWrapper(MCDropoutModule(model), None)
+    return _in_thousands(lambda: wrapped.predict_on_batch(x, iterations=1000), x, tolerance)
+
+
+def torch_uncertainty(model: nn.Module, x: Tensor, tolerance: float) -> int:
+    """torch-uncertainty's wrapper with batched estimators, 1000 passes a call."""
+    from torch_uncertainty.models import mc_dropout
+
+    wrapped = mc_dropout(model, num_estimators=1000, on_batch=True).eval()
+    with torch.no_grad():
+        return _in_thousands(lambda: wrapped(x).reshape(1000, len(x)).T, x, tolerance)
+
+
+def _in_thousands(call: Callable[[], Any], x: Tensor, tolerance: float) -> int:
+    samples: list[np.ndarray] = []
+    while True:
+        samples.append(np.asarray(call()).reshape(len(x), -1))
+        joined = np.concatenate(samples, axis=1)
+        if math.sqrt(joined.var(axis=1, ddof=1).max() / joined.shape[1]) <= tolerance:
+            return joined.shape[1]
+
+
+def contestants() -> dict[str, Callable[[nn.Module, Tensor, float], float]]:
+    """The plain loop first; peers only where they are installed."""
+    entries: dict[str, Callable[[nn.Module, Tensor, float], float]] = {
+        "plain loop": loop,
+        "pooled": ours("pooled", "independent"),
+        "paper's estimator": ours("mlmc", "independent"),
+        "stratified": ours("stratified", "independent"),
+        "auto": ours("auto", "independent"),
+        "auto, shared masks": ours("auto", "shared"),
+    }
+    for name, function in (("baal", baal), ("torch_uncertainty", torch_uncertainty)):
+        if importlib.util.find_spec(name) is not None:
+            entries[name] = function
+        else:
+            print(f"{name} is not installed: left out")
+    return entries
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--passes", type=int, default=40_000, help="passes the plain loop needs for the tolerance")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of the fast contestants; the median counts")
+    options = parser.parse_args()
+    model, x = pinn.pretrained("boundary-layer").model, torch.linspace(0, 1, INPUTS)[:, None]
+    pilot = md.estimate(model, x, method="pooled", budget=2000)
+    tolerance = math.sqrt(float(pilot.variance.max()) / options.passes)
+    rows = []
+    for name, contestant in contestants().items():
+        rounds = 1 if name == "plain loop" else options.rounds
+        spent: list[float] = []
+        times = [common.seconds(lambda: spent.append(contestant(model, x, tolerance))) for _ in range(rounds)]  # noqa: B023
+        rows.append({"method": name, "passes": spent[-1], "seconds": float(np.median(times)), "all_seconds": times})
+    slowest = rows[0]["seconds"]
+    for row in rows:
+        row["times_faster"] = slowest / row["seconds"]
+    columns = ("method", "passes", "seconds", "times_faster")
+    print(f"standard error of the mean at every one of {INPUTS} inputs at most {tolerance:.3g}")
+    print(common.table(columns, [[row[c] for c in columns] for row in rows]))
+    print("written to", common.save("time_to_accuracy", rows, tolerance=tolerance, inputs=INPUTS).name)
+
+
+if __name__ == "__main__":
+    main()

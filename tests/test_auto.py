@@ -1,0 +1,71 @@
+"""What ``auto`` chooses, and that it says so."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from oracles import source_of
+from torch import nn
+from zoo import ZOO
+
+from mlmc_dropout import estimate
+from mlmc_dropout.estimators import Auto, Pooled, Stratified
+from mlmc_dropout.stopping import Goal
+
+pytestmark = pytest.mark.filterwarnings("ignore::mlmc_dropout.FallbackWarning")
+
+
+def chosen(name, rows=64, transform=None, **goal):
+    model, x = ZOO[name].make()
+    x = x[:1].repeat(rows, *(1,) * (x.dim() - 1)) if isinstance(x, torch.Tensor) else x
+    return Auto().choose(source_of(model, x, transform=transform), Goal(**goal))
+
+
+def test_both_moments_of_a_small_network_take_the_expansion():
+    method = chosen("mlp", budget=2000)
+    assert isinstance(method, Stratified)
+    assert method.expansion
+    assert "auto chose" in method.reason
+
+
+def test_the_mean_alone_needs_no_expansion():
+    method = chosen("mlp", tolerance=1e-3)
+    assert isinstance(method, Stratified)
+    assert not method.expansion
+
+
+def test_few_passes_are_pooled():
+    assert isinstance(chosen("mlp", budget=100), Pooled)
+
+
+def test_many_outputs_are_not_differentiated():
+    """One backward pass per output: 4000 of them cost more than the budget."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 4000)).eval()
+    method = Auto().choose(source_of(model, torch.rand(3, 2)), Goal(budget=1000))
+    assert isinstance(method, Stratified)
+    assert not method.expansion
+    assert method.heads is False
+
+
+@pytest.mark.parametrize("name", ["sequence_first", "weight_dropout"])
+def test_masks_of_no_single_row_are_stratified_only(name):
+    method = chosen(name, budget=2000)
+    assert isinstance(method, Stratified)
+    assert not method.expansion
+
+
+def test_the_result_says_what_was_chosen_and_counts_the_pilot():
+    model, x = ZOO["mlp"].make()
+    result = estimate(model, x, budget=3000)
+    assert result.method == "control-variate"
+    assert any("auto chose" in note for note in result.notes)
+    assert result.cost <= 3000
+    passes = result.levels[-1].count
+    assert result.cost > passes  # the pilot and the gradients are in it
+
+
+def test_a_classifier_with_softmax_has_no_head_but_an_expansion():
+    method = chosen("mlp", budget=3000, transform=lambda out: out.softmax(-1))
+    source = source_of(ZOO["mlp"].make()[0], ZOO["mlp"].make()[1], transform=lambda out: out.softmax(-1))
+    assert not method.bind(source).ready.heads
