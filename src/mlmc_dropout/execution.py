@@ -151,7 +151,7 @@ class _Own:
 
     def _start(self) -> None:
         context = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
-        context.set_forkserver_preload(["mlmc_dropout.worker"])
+        context.set_forkserver_preload(["mlmc_dropout.worker", "torch._dynamo"])  # the latter for vmap's first call
         # A Ctrl-C at the terminal reaches the workers, too; stopping is the driver's business.
         self._pool = ProcessPoolExecutor(self.workers, context, signal.signal, (signal.SIGINT, signal.SIG_IGN))
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import random
+import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any
 
 import numpy as np
@@ -50,25 +52,45 @@ def digest(result: Result) -> str:
 
 
 class Shuffled(Executor):
-    """Runs calls here, in a random order, when somebody waits for room to submit no more."""
+    """Runs calls in a thread of its own, in random order, and loses some of them: their workers "die"."""
 
-    def __init__(self, seed: int, hold: int = 3) -> None:
-        self.random, self.hold = random.Random(seed), hold
+    def __init__(self, seed: int, workers: int = 3, deaths: int = 0) -> None:
+        self.random, self.num_workers, self.deaths = random.Random(seed), workers, deaths
         self.waiting: list[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
-        self.num_workers = hold
-        self.calls = 0
+        self.most = self.order = 0
+        self.out_of_order = False
+        self._changed = threading.Condition()
+        self._open = True
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        self.waiting.append((future, call, args))
-        self.calls += 1
-        while len(self.waiting) >= 2 * self.hold:
-            self.run_one()
+        with self._changed:
+            self.waiting.append((future, call, args))
+            self.most = max(self.most, len(self.waiting))
+            self._changed.notify()
         return future
 
-    def run_one(self) -> None:
-        future, call, args = self.waiting.pop(self.random.randrange(len(self.waiting)))
-        try:
-            future.set_result(call(*args))
-        except BaseException as error:
-            future.set_exception(error)
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        with self._changed:
+            self._open = False
+            self._changed.notify()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self.waiting or not self._open)
+                if not self._open:
+                    return
+            time.sleep(0.002)  # let some gather
+            with self._changed:
+                place = self.random.randrange(len(self.waiting))
+                future, call, args = self.waiting.pop(place)
+                self.out_of_order |= place > 0
+            if self.deaths and self.random.random() < 0.3:
+                self.deaths -= 1
+                future.set_exception(BrokenExecutor("a worker died"))
+            else:
+                future.set_result(call(*args))
