@@ -27,12 +27,7 @@ def surrogate(points: int = 200) -> Surrogate:
     """The network trained on u − ε²u'' = 1 with zero ends, on ``points`` uniform points of [0, 1]."""
     from mlmc_dropout.pinn import pretrained
 
-    try:
-        model = pretrained("boundary-layer").model
-    except Exception:  # TEMP
-        from mlmc_dropout.pinn.networks import built, mlp
-
-        model = built(lambda: mlp(32, 2, "silu", 0.1), "torch", 0, torch.float32)
+    model = pretrained("boundary-layer").model
     return Surrogate("Boundary-layer surrogate", model, torch.linspace(0.0, 1.0, points)[:, None])
 
 
