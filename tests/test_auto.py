@@ -69,3 +69,14 @@ def test_a_classifier_with_softmax_has_no_head_but_an_expansion():
     method = chosen("mlp", budget=3000, transform=lambda out: out.softmax(-1))
     source = source_of(ZOO["mlp"].make()[0], ZOO["mlp"].make()[1], transform=lambda out: out.softmax(-1))
     assert not method.bind(source).ready.heads
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("method", ["auto", "control-variate"])
+def test_gradients_are_found_inside_contexts_that_forbid_them(mode, method):
+    model, x = ZOO["mlp"].make()
+    expected = estimate(model, x, method=method, budget=400)
+    with mode():
+        found = estimate(model, x.clone(), method=method, budget=400)
+    assert (found.mean == expected.mean).all()
+    assert (found.variance == expected.variance).all()

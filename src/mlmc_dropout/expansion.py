@@ -114,8 +114,14 @@ def _full_shape(site: Site, rows: int) -> list[int]:
 def linearise(sampler: DropoutSampler, program: Program, batch: Batch, keys: Tensor | None = None) -> Linearisation:
     """Derivatives at the mean mask, or averaged over the random masks named by ``keys``.
 
-    One forward pass and one backward pass per output component; all rows share them.
+    One forward pass and one backward pass per output component; all rows share them. It works under
+    ``no_grad`` and ``inference_mode``, too.
     """
+    with torch.inference_mode(False):
+        return _linearise(sampler, program, batch.map(torch.clone, batch.rows), keys)
+
+
+def _linearise(sampler: DropoutSampler, program: Program, batch: Batch, keys: Tensor | None) -> Linearisation:
     passes = 1 if keys is None else len(keys)
     sums: list[Linearisation] = []
     for t in range(passes):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mlmc_dropout.estimators.base import Method, Source
 from mlmc_dropout.estimators.pooled import Pooled
-from mlmc_dropout.estimators.stratified import GRADIENT_STREAM, HEAD_COST, Stratified
+from mlmc_dropout.estimators.stratified import GRADIENT_STREAM, HEAD_COST, Stratified, times
 from mlmc_dropout.expansion import expansion_of, linearise, supported
 from mlmc_dropout.heads import heads_of, reduced_passes, served_by
 from mlmc_dropout.masks import pass_keys
@@ -91,8 +91,8 @@ def _decide(source: Source, goal: Goal, rows: int, looking: float) -> Pooled | S
     needs = pilot.needs(goal)
     best = min(candidates, key=lambda candidate: candidate.cost(needs))
     reason = (
-        f"auto chose {best.words}: a pilot predicts {best.gain:.2g} times fewer passes for the mean and "
-        f"{best.gain_V:.2g} times fewer for the variance than plain Monte Carlo."
+        f"auto chose {best.words}: a pilot predicts {times(best.gain)} times fewer passes for the mean and "
+        f"{times(best.gain_V)} times fewer for the variance than plain Monte Carlo."
     )
     return replace(best.method, reason=reason, overhead=int(np.ceil(looking)))
 

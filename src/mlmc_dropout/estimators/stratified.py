@@ -222,8 +222,8 @@ class Stratified:
         if self.reason:
             yield self.reason
         yield (
-            f"Plain Monte Carlo would need about {_median(last.gain):.3g} times as many passes for the mean and "
-            f"{_median(last.gain_V):.3g} times as many for the variance (medians over inputs and outputs)."
+            f"Plain Monte Carlo would need about {times(_median(last.gain))} times as many passes for the mean and "
+            f"{times(_median(last.gain_V))} times as many for the variance (medians over inputs and outputs)."
         )
         if self.ready.heads:
             names = ", ".join(map(repr, self.ready.heads))
@@ -286,6 +286,13 @@ def affordable(source: Source, goal: Goal, share: float = 0.1) -> bool:
 def _scatter(values: Array) -> Array:
     """(1/T) Σ (x_t − x̄)² over the passes of each design (axis 1)."""
     return np.asarray(np.square(values - values.mean(axis=1, keepdims=True)).mean(axis=1))
+
+
+def times(gain: float) -> str:
+    """A gain in words: two digits are all it is known to."""
+    if gain >= 1e4:
+        return "more than 10 000"
+    return f"{gain:.0f}" if gain >= 10 else f"{gain:.1f}"
 
 
 def _median(values: Array) -> float:
