@@ -79,3 +79,12 @@ def mlp(inputs: int, widths: Sequence[int], outputs: int, p: float, activation: 
             layers += [nn.Linear(inputs, width), ACTIVATIONS[activation](), nn.Dropout(p)]
             inputs = width
         return nn.Sequential(*layers, nn.Linear(inputs, outputs))
+
+
+def write_into(document: str, marker: str, text: str) -> None:
+    """Replace what stands between ``<!-- marker -->`` and ``<!-- /marker -->`` in a page of the documentation."""
+    path = Path(__file__).parents[1] / "docs" / document
+    start, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
+    before, rest = path.read_text().split(start)
+    after = rest.split(end)[1]
+    path.write_text(f"{before}{start}\n{text}\n{end}{after}")

@@ -134,7 +134,9 @@ def main() -> None:
     copies = parser.parse_args().copies
     rows = [row for case in cases() for row in study(case, copies)]
     columns = ("case", "method", "ran", "cost", "gain_mean", "gain_variance")
-    print(common.table(columns, [[row[c] for c in columns] for row in rows]))
+    text = common.table(columns, [[row[c] for c in columns] for row in rows if row["method"] != "pooled"])
+    print(text)
+    common.write_into("variance-reduction.md", "efficiency", text)
     trained = [r for r in rows if r["method"] == "auto" and "×" in r["case"]]
     for gain in ("gain_mean", "gain_variance"):
         print(f"median over the six regressors, auto, {gain}: {np.median([r[gain] for r in trained]):.3g}")
