@@ -48,8 +48,7 @@ class Footprint:
     def rows_at_once(self, rows: int, limit: int, passes: int = 1) -> int:
         """As many rows as half the limit holds, so that there is room for passes."""
         fit = (limit / 2 - passes * self.per_pass) / (self.per_row + passes * self.per_pass_row)
-        least = min(rows, 2)  # a lone row upsets models that squeeze their output
-        return max(least, min(rows, int(fit)))
+        return max(1, min(rows, int(fit)))
 
     def passes_at_once(self, rows: int, limit: int) -> int:
         """Enough passes to keep the processor busy, to repay the work they share, and within the limit."""
@@ -95,7 +94,7 @@ def run_masks(program: Program, forward: Forward, batch: Batch, masks: Masks) ->
 
 
 def _nothing() -> None:
-    pass
+    """Nobody wants to know when masks are applied."""
 
 
 def _one_by_one(program: Program, forward: Forward, batch: Batch, masks: Masks, started: Callable[[], None]) -> Tensor:
@@ -199,15 +198,12 @@ def _coins(site: Site, rows: int, device: torch.device) -> Tensor | None:
 
 
 def _rows_follow_masks(program: Program, forward: Forward, probe: Batch, masks: Masks, expected: Tensor) -> bool:
-    """Whether new masks for the first row leave the output of the second alone."""
-    mixed: list[Tensor | None] = []
-    for site, mask in zip(program.sites, masks, strict=True):
-        own = None if mask is None else mask[:1].clone()
-        if own is not None and mask is not None and site.row_axis is not None:
-            axis = site.row_axis + 1
-            own.narrow(axis, 0, site.shape[axis - 1]).copy_(mask[1:2].narrow(axis, 0, site.shape[axis - 1]))
-        mixed.append(own)
-    return same(run_masks(program, forward, probe, mixed)[0, 1:], expected[0, 1:])
+    """Whether flipping all masks of the first row leaves the output of the second alone."""
+    flipped = [None if mask is None else mask[:1].clone() for mask in masks]
+    for site, mask in zip(program.sites, flipped, strict=True):
+        if mask is not None and site.row_axis is not None:
+            mask.narrow(site.row_axis + 1, 0, site.shape[site.row_axis]).bitwise_xor_(1)
+    return same(run_masks(program, forward, probe, flipped)[0, 1:], expected[0, 1:])
 
 
 def _compare(candidate: Program, forward: Forward, probe: Batch, masks: Masks, expected: Tensor) -> str:

@@ -146,7 +146,8 @@ class DropoutSampler:
             if designs is not None:  # the masks of a design are drawn together
                 rows = min(rows, max(1, int(self.memory_limit / 4 / self._mask_bytes(program, 1) / designs)))
         pieces = []
-        for part in torch.tensor_split(torch.arange(batch.rows), -(-batch.rows // rows)):
+        parts = min(-(-batch.rows // rows), max(1, batch.rows // 2))  # a lone row upsets models that squeeze outputs
+        for part in torch.arange(batch.rows).tensor_split(parts):
             start, some = int(part[0]), batch[int(part[0]) : int(part[-1]) + 1]
             size = chunk or program.footprint.passes_at_once(some.rows, self.memory_limit)
             pieces.append(torch.cat(list(self._chunks(program, some, keys, first_row + start, size, designs))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -28,9 +29,18 @@ def peak():
 
 
 def growth(script: str) -> float:
-    """MiB by which the peak of a fresh process grows in ``script``, which prints the bytes."""
+    """MiB by which the peak of a fresh process grows in ``script``, which prints the bytes.
+
+    The C library is told to return freed blocks to the system at once, so that the peak is what was
+    held; usually it keeps some tens of MiB for the next allocation.
+    """
     done = subprocess.run(
-        [sys.executable, "-c", HEAD + textwrap.dedent(script)], capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-c", HEAD + textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "1000000"},
     )
     assert done.returncode == 0, done.stderr
     return float(done.stdout) / MIB
@@ -51,7 +61,7 @@ print(peak() - before)
 
 def test_images_whose_repeated_batch_would_not_fit() -> None:
     """One activation of all 800 passes and images takes 210 MB, and several are alive at once."""
-    assert growth(IMAGES.format(limit=48)) < 1.5 * 48
+    assert growth(IMAGES.format(limit=48)) < 48
 
 
 def test_control_without_the_limit_the_memory_is_used() -> None:
@@ -74,7 +84,7 @@ def test_a_million_passes_of_a_small_net() -> None:
     out = sampler.sample(x, 1_000_000)
     print(peak() - before - 3 * out.nbytes)  # the passes, their names, and the parts they are put together from
     """
-    assert growth(script) < 1.5 * 16
+    assert growth(script) < 16
 
 
 @pytest.mark.slow
@@ -87,7 +97,7 @@ def test_a_million_passes_are_estimated_in_a_stream() -> None:
     estimate(model, x, method="pooled", budget=1_000_000, memory_limit=16 * 2**20)
     print(peak() - before)
     """
-    assert growth(script) < 1.5 * 16
+    assert growth(script) < 16
 
 
 # ------------------------------------------------------------------------------------ estimates
@@ -117,6 +127,6 @@ def test_chunks_stay_within_the_limit() -> None:
         for footprint in (Footprint(1000, 0, 100), Footprint(0, 5000, 10), Footprint(10, 0, 3000)):
             rows = footprint.rows_at_once(500, limit)
             passes = footprint.passes_at_once(rows, limit)
-            assert 2 <= rows <= 500 and passes >= 1
+            assert 1 <= rows <= 500 and passes >= 1
             assert footprint.bytes(passes, rows) <= limit or passes == 1
-            assert footprint.bytes(1, rows) <= limit or rows == 2
+            assert footprint.bytes(1, rows) <= limit or rows == 1
