@@ -124,3 +124,10 @@ def test_product_rule() -> None:
 def test_layers_without_a_rule_are_refused_by_name(layer: nn.Module) -> None:
     with pytest.raises(InputError, match=type(layer).__name__):
         jet([nn.Linear(1, 3), layer], torch.zeros(2, 1), [])
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_every_dropout_layer_needs_its_mask(count: int) -> None:
+    masks = patterns(count, "random")
+    with pytest.raises(InputError, match=f"2 dropout layers need 2 masks: got {count}"):
+        jet(network("tanh", 2), torch.zeros(POINTS, 1, dtype=torch.float64), masks)

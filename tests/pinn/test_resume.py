@@ -18,7 +18,7 @@ import pytest
 from mlmc_dropout.pinn import BoundaryLayer, Config, Poisson, SourceInference, load_run, resume, start, train
 from mlmc_dropout.pinn.problem import Problem
 from mlmc_dropout.pinn.progress import Silent
-from mlmc_dropout.pinn.runs import read_tensors
+from mlmc_dropout.pinn.runs import read_json, read_tensors
 
 SAME = ("weights.safetensors", "losses.csv", "config.toml")
 
@@ -82,10 +82,14 @@ def test_a_lost_multiplier_would_be_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler has some of its own
 def test_compiled_run_ends_the_same(tmp_path: Path) -> None:
     config = replace(SourceInference.profile("quick"), epochs=60, compile=True, checkpoint_seconds=0.0)
     whole = start(config, tmp_path / "whole", Silent())
-    same_end(whole, interrupted_and_resumed(config, tmp_path / "cut", 20, 50))
+    cut = interrupted_and_resumed(config, tmp_path / "cut", 20, 50)
+    sessions = read_json(cut / "run.json")["sessions"]
+    assert [session["compiled"] for session in sessions] == [True, True, True]
+    same_end(whole, cut)
 
 
 # ------------------------------------------------------------------------------------ real kills

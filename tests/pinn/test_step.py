@@ -122,6 +122,7 @@ def test_losses_average_over_passes_as_stated(problem: type[Problem]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler has some of its own
 @pytest.mark.parametrize("problem", [BoundaryLayer, SourceInference])
 def test_compiled_loss_equals_eager(problem: type[Problem]) -> None:
     config = setting(problem)

@@ -50,7 +50,21 @@ class Affine(NamedTuple):
         return functional.linear(z, self.weight, self.bias)
 
 
-Step = Affine | nn.Module
+class Masked(NamedTuple):
+    """A dropout layer whose draw is given: ``z -> z * mask / (1 - p)``."""
+
+    mask: Tensor
+    p: float
+
+    def __call__(self, z: Tensor) -> Tensor:
+        return z * self.factor(z.dtype)
+
+    def factor(self, dtype: torch.dtype) -> Tensor:
+        """``mask / (1 - p)``; at ``p = 1`` every unit is dropped and nothing remains to be scaled."""
+        return self.mask.to(dtype) * (1.0 / (1.0 - self.p) if self.p < 1.0 else 0.0)
+
+
+Step = Affine | Masked | nn.Module
 
 
 def jet(layers: Iterable[nn.Module], x: Tensor | Jet, masks: Sequence[Tensor]) -> Jet:
@@ -66,25 +80,24 @@ def jet(layers: Iterable[nn.Module], x: Tensor | Jet, masks: Sequence[Tensor]) -
     True
     """
     state = x if isinstance(x, Jet) else Jet(x, torch.ones_like(x), torch.zeros_like(x))
-    first_layer = not isinstance(x, Jet)
-    given = iter(masks)
-    for step in fold(layers):
-        if isinstance(step, Affine):
-            state = _affine_input(step, state.value) if first_layer else _affine(step, state)
-        elif isinstance(step, nn.Dropout):
-            scaled = _scaled(next(given), step.p, state.value.dtype)
-            state = Jet(state.value * scaled, state.first * scaled, state.second * scaled)
-        else:
-            state = _activation(step, state)
-        first_layer = False
+    at_input = not isinstance(x, Jet)
+    for step in fold(layers, masks):
+        match step:
+            case Affine():
+                state = _affine_input(step, state.value) if at_input else _affine(step, state)
+            case Masked():
+                factor = step.factor(state.value.dtype)
+                state = Jet(state.value * factor, state.first * factor, state.second * factor)
+            case _:
+                state = _activation(step, state)
+        at_input = False
     return state
 
 
 def value(layers: Iterable[nn.Module], z: Tensor, masks: Sequence[Tensor]) -> Tensor:
     """The output of ``layers`` at ``z`` under ``masks``: the first component of :func:`jet` alone."""
-    given = iter(masks)
-    for step in fold(layers):
-        z = z * _scaled(next(given), step.p, z.dtype) if isinstance(step, nn.Dropout) else step(z)
+    for step in fold(layers, masks):
+        z = step(z)
     return z
 
 
@@ -101,14 +114,14 @@ def multiply(g: Jet, z: Jet) -> Jet:
     return Jet(g.value * z.value, first, second)
 
 
-def fold(layers: Iterable[nn.Module]) -> Iterator[Step]:
-    """``layers`` with every run of linear layers composed into one affine map.
+def fold(layers: Iterable[nn.Module], masks: Sequence[Tensor]) -> Iterator[Step]:
+    """``layers`` with their masks, and with every run of linear layers composed into one affine map.
 
     Where two linear layers meet without an activation, ``W2 (W1 z + b1) + b2`` costs less as
     ``(W2 W1) z + (W2 b1 + b2)``, because there are far more rows ``z`` than units.
     """
     pending: Affine | None = None
-    for layer in layers:
+    for layer in _masked(list(layers), masks):
         if isinstance(layer, nn.Linear):
             nxt = Affine(layer.weight, layer.bias)
             pending = nxt if pending is None else _compose(nxt, pending)
@@ -119,6 +132,15 @@ def fold(layers: Iterable[nn.Module]) -> Iterator[Step]:
         yield layer
     if pending is not None:
         yield pending
+
+
+def _masked(layers: list[nn.Module], masks: Sequence[Tensor]) -> Iterator[nn.Module | Masked]:
+    wanted = sum(isinstance(layer, nn.Dropout) for layer in layers)
+    if wanted != len(masks):
+        raise InputError(f"{wanted} dropout layers need {wanted} masks: got {len(masks)}")
+    given = iter(masks)
+    for layer in layers:
+        yield Masked(next(given), layer.p) if isinstance(layer, nn.Dropout) else layer
 
 
 def _compose(outer: Affine, inner: Affine) -> Affine:
@@ -137,11 +159,6 @@ def _affine_input(step: Affine, x: Tensor) -> Jet:
     """The first layer: ``x' = 1`` and ``x'' = 0``, so nothing has to be multiplied."""
     first = step.weight.sum(dim=1).expand(*x.shape[:-1], -1)
     return Jet(step(x), first, torch.zeros_like(first))
-
-
-def _scaled(mask: Tensor, p: float, dtype: torch.dtype) -> Tensor:
-    """``mask / (1 - p)``; at ``p = 1`` every unit is dropped and nothing remains to be scaled."""
-    return mask.to(dtype) * (1.0 / (1.0 - p) if p < 1.0 else 0.0)
 
 
 def _activation(layer: nn.Module, z: Jet) -> Jet:

@@ -105,8 +105,12 @@ def new_state(config: Config) -> State:
 def _run(path: Path, config: Config, state: State, progress: Progress | None) -> Path:
     with progress or automatic() as shown:
         shown.say(f"{config.equation.name}: {config.epochs} epochs from {state.epoch}, in {path}")
-        if state.epoch < config.epochs:
-            _loop(path, config, state, shown)
+        try:
+            if state.epoch < config.epochs:
+                _loop(path, config, state, shown)
+        except KeyboardInterrupt:
+            shown.say(f"stopped after {state.epoch} epochs; resume the run {path} to go on")
+            raise
         _finish(path, config, state, shown)
     return path
 
@@ -145,6 +149,7 @@ def evaluator(config: Config, model: nn.Module) -> Evaluate:
 
 def _compiled(config: Config, state: State, evaluate: Evaluate, drawer: Drawer, shown: Progress) -> Evaluate | None:
     """``evaluate`` compiled, if a trial call works; otherwise nothing, and the user is told."""
+    shown.say("compiling; this takes up to a minute")
     fast: Evaluate = torch.compile(evaluate, dynamic=False)
     (draw,) = drawer.block(TRAINING, state.epoch, 1, config.repeats)
     try:
