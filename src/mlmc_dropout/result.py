@@ -5,7 +5,9 @@ from __future__ import annotations
 import enum
 import json
 import os
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -182,11 +184,18 @@ class Result:
     __repr__ = __str__
 
 
+# What numpy, zipfile, zlib and json raise on files that are damaged or were never ours.
+_UNREADABLE = (
+    *(OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, EOFError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error, struct.error),
+)
+
+
 def load_result(path: str | os.PathLike[str]) -> Result:
     """Read a result written by :meth:`Result.save`; nothing in the file is executed."""
     path = Path(path) if Path(path).exists() else _npz(path)  # ``save`` adds the suffix, so it may be left out here
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         header = json.loads(str(arrays.pop("header")))
         if header["format"] != FORMAT:
@@ -194,7 +203,7 @@ def load_result(path: str | os.PathLike[str]) -> Result:
         return _rebuild(header, arrays)
     except FileNotFoundError:
         raise ResultFileError(f"{path}: no such file") from None
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         raise ResultFileError(f"{path} is not a result file of mlmc-dropout, or is damaged ({error})") from None
 
 
