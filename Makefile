@@ -16,14 +16,18 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/mlmc-dropout demo
 
+# The browser tests say so and are skipped where this fails.
 browser:
-	scripts/install_browser.sh
+	-scripts/install_browser.sh
+
+# Two workers with one thread each: torch's own threads would only get in each other's way.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
 test: setup browser lint
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: setup browser lint
-	$(BIN)/python -m pytest -q
+	$(PYTEST)
 
 lint: setup
 	$(BIN)/ruff check .
@@ -31,8 +35,10 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+BENCHMARKS := throughput training scaling efficiency auto_on_zoo time_to_accuracy
+
 bench: setup
-	for script in benchmarks/*.py; do $(BIN)/python $$script; done
+	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 docs: setup
 	$(BIN)/mkdocs build --strict
