@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "benchmarks.md"
 HEAD = """# Benchmarks
 
-Ratios measured side by side in one run, by the scripts in `benchmarks/`; `make bench` measures them again on your machine.
-This page is written from the raw numbers by `scripts/benchmarks_page.py`.
+Ratios measured side by side in one run, by the scripts in `benchmarks/`; `make bench` measures them again on your
+machine. This page is written from the raw numbers by `scripts/benchmarks_page.py`.
 """
 
 

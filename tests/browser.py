@@ -57,6 +57,7 @@ def browser() -> Iterator[Any]:
         options.binary_location = chromium
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(chromedriver))
+        driver.set_script_timeout(300)  # axe-core takes its time on long pages
         try:
             yield driver
         finally:
