@@ -22,7 +22,7 @@ from typing import Any, Protocol, Self
 from mlmc_dropout.errors import ExecutionError, InputError
 from mlmc_dropout.estimators import State, Task
 from mlmc_dropout.rounds import Run
-from mlmc_dropout.transport import Files, Scattered, Transport
+from mlmc_dropout.transport import Delivered, Files, Transport
 from mlmc_dropout.worker import Item, Reply, perform
 
 __all__ = ["Crew", "Remote", "Serial", "crew_for"]
@@ -180,7 +180,7 @@ class _Theirs:
     def __init__(self, executor: Any) -> None:
         self._executor = executor
         client = getattr(executor, "_client", None)
-        self.client = client if hasattr(client, "scatter") else None
+        self.client = client if hasattr(client, "register_plugin") else None
         self.workers = _worker_count(executor, self.client)
 
     def submit(self, *call: Any) -> Future[Reply]:
@@ -217,8 +217,10 @@ class Remote:
 
     def __init__(self, pool: _Pool, sampler: Any) -> None:
         self._pool = pool
-        self._transport: Transport = Files(sampler) if pool.client is None else Scattered(sampler, pool.client)
         self._job = uuid.uuid4().hex
+        self._transport: Transport = (
+            Files(sampler) if pool.client is None else Delivered(sampler, pool.client, self._job)
+        )
         self._me = socket.gethostname(), os.getpid()
         self._finished: SimpleQueue[tuple[_Ticket, Future[Reply]]] = SimpleQueue()
         self._under_way: set[Future[Reply]] = set()
@@ -298,5 +300,4 @@ class Remote:
                 f"workers are gone or cannot be reached ({type(error).__name__}: {error}); "
                 "start new ones and, with checkpoint=, call again: the run goes on where it was"
             ) from error
-        self._transport.refresh()
         self._send(replace(ticket, item=replace(ticket.item, attempt=attempt)))

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from mlmc_dropout.errors import ExecutionError
 from mlmc_dropout.rounds import Run
 
-__all__ = ["Files", "Scattered", "Transport", "dumps"]
+__all__ = ["Delivered", "Files", "Transport", "dumps"]
 
 
 def dumps(value: Any) -> bytes:
@@ -44,9 +44,6 @@ class Transport(Protocol):
     def forget(self, run: Run) -> None:
         """The run's inputs are not needed any more."""
 
-    def refresh(self) -> None:
-        """What was sent may be lost."""
-
     def close(self) -> None:
         """Nothing is needed any more."""
 
@@ -73,40 +70,29 @@ class Files:
         """Remove the inputs' file."""
         (self._folder / f"inputs-{run.index}").unlink(missing_ok=True)
 
-    def refresh(self) -> None:
-        """Files do not get lost."""
-
     def close(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-class Scattered:
-    """Through Dask's own memory: the model on every worker, inputs where they are needed."""
+class Delivered:
+    """Through a Dask plugin: every worker is given the model when it starts, also one that replaces another."""
 
-    def __init__(self, sampler: Any, client: Any) -> None:
-        self._client = client
-        self._data = dumps(sampler)
-        self._model: Any = None
-        self._inputs: dict[int, Any] = {}
+    def __init__(self, sampler: Any, client: Any, job: str) -> None:
+        from mlmc_dropout.delivery import Delivery
+
+        self._client, self._job = client, job
+        self._model = dumps(sampler)
+        self._client.register_plugin(Delivery(job, self._model), name=job)
 
     def payloads(self, run: Run, missing: bool) -> tuple[Any, Any]:
-        """Dask futures, which stand for the bytes on whatever worker runs the item."""
-        if self._model is None:
-            self._model = self._client.scatter(self._data, broadcast=True, hash=False)
-        if run.index not in self._inputs:
-            self._inputs[run.index] = self._client.scatter(dumps(run.source.batch), hash=False)
-        return self._model, self._inputs[run.index]
+        """The inputs; the model only if a worker says that it was forgotten."""
+        return self._model if missing else None, dumps(run.source.batch)
 
     def forget(self, run: Run) -> None:
-        """Dask frees data that nobody refers to."""
-        self._inputs.pop(run.index, None)
-
-    def refresh(self) -> None:
-        """Data scattered to a worker that died has to be sent again."""
-        self._model = None
-        self._inputs.clear()
+        """Nothing is kept for a run."""
 
     def close(self) -> None:
-        """Dask frees data that nobody refers to."""
-        self.refresh()
+        """Take the model from the workers, if they are still there."""
+        if self._client.status == "running":
+            self._client.unregister_worker_plugin(self._job)

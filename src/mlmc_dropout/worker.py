@@ -24,9 +24,11 @@ from mlmc_dropout.errors import ExecutionError
 from mlmc_dropout.estimators import Method, Source, State, Task
 from mlmc_dropout.sampler import DropoutSampler
 
-__all__ = ["Item", "Reply", "perform"]
+__all__ = ["DELIVERED", "Item", "Reply", "perform"]
 
 _KEPT = 8  # batches, and methods bound to them, a worker remembers
+
+DELIVERED: dict[str, bytes] = {}  # pickled models that came some other way, by job
 
 Payload = bytes | str | None  # pickled data, a file that holds it, or nothing: "you have it already"
 
@@ -98,7 +100,7 @@ def perform(item: Item, model: Payload = None, inputs: Payload = None) -> Reply:
 
 
 def _source(item: Item, model: Payload, inputs: Payload) -> Source:
-    sampler: DropoutSampler = _MODELS.get(item.job, lambda: _load(model))
+    sampler: DropoutSampler = _MODELS.get(item.job, lambda: _load(model or DELIVERED.get(item.job)))
     batch: Batch = _load(inputs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the driver has looked at the same model and said what there is to say
