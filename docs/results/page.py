@@ -34,7 +34,7 @@ def table(data: dict[str, Any], digits: int = 4) -> str:
     """A Markdown table with its caption in italics."""
     head = "| " + " | ".join(data["columns"]) + " |"
     rule = "|" + "|".join(" --- " if i == 0 else " ---: " for i, _ in enumerate(data["columns"])) + "|"
-    rows = ["| " + " | ".join(number(cell, digits) for cell in row) + " |" for row in data["rows"]]
+    rows = ["| " + " | ".join(number(cell, digits).strip() for cell in row) + " |" for row in data["rows"]]
     return "\n".join([head, rule, *rows, "", f"*{data['caption']}*"])
 
 
@@ -58,7 +58,9 @@ def render(results: Path = HERE) -> str:
             verdicts=verdicts,
             by_id={verdict["id"]: verdict for verdict in verdicts},
             evidence=json.loads((results / "evidence.json").read_text(encoding="utf-8")),
-            panels={v["id"]: sorted(p.name for p in (results / v["id"]).glob("figure*.png")) for v in verdicts},
+            panels={
+                v["id"]: sorted((p.name for p in (results / v["id"]).glob("figure*.png")), key=len) for v in verdicts
+            },
         )
         .rstrip()
         + "\n"

@@ -198,9 +198,9 @@ EXPERIMENT = Experiment(
         "paper": {
             "lowest": 0.03,
             "highest": 0.97,
-            "count": 20,
+            "count": 16,
             "fidelity": 10_000,
-            "fidelity_untrained": 1000,
+            "fidelity_untrained": 300,
             "replicates": 10,
             "seed": 3000,
         },

@@ -157,7 +157,7 @@ def _checks(data: Data, out: str, key: str) -> list[Check]:
             "agreement",
             f"the printed optimum for {key} lies within the interval of the empirical one, output {out}",
             same,
-            f"The printed optimum for {key}, {_pair(printed)}, is {'inside' if same else 'outside'}.",
+            f"The printed optimum for {key}, {_pair(printed)}, is {'inside' if same else 'outside'} that interval.",
         ),
     ]
 

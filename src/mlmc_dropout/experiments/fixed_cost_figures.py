@@ -20,7 +20,8 @@ __all__ = ["draw"]
 Array = NDArray[np.float64]
 Data = Mapping[str, Any]
 
-_CONTOURS = (0.5, 0.75, 0.9, 0.97, 0.99)
+_CONTOURS = (0.25, 0.5, 0.75, 0.9, 0.97, 0.99)
+_LABELS = {False: (0.5, 0.75, 0.9), True: (0.25, 0.5)}  # the innermost contours have no room for a label
 
 
 def draw(data: Data) -> dict[str, Figure]:
@@ -48,7 +49,7 @@ def _panel(figure: Figure, axes: Axes, data: Data, out: str, key: str, honest: b
     kind = "mean" if key == "Y" else "variance"
     name = f"{kind} of {out.upper()}" if len(data["found"]) > 1 else f"{kind} estimator"
     symbol = rf"\mathrm{{Var}}\,\mathcal{{{key}}}" if honest else f"S^2_{key}"
-    image = _heat(figure, axes, 1.0 / values, counts, rf"$1/\Vert {symbol}\Vert_{{L^1}}$")
+    image = _heat(figure, axes, 1.0 / values, counts, rf"$1/\Vert {symbol}\Vert_{{L^1}}$", _LABELS[honest])
     figures.panel(axes, name, r"$M_1$", r"$M_2$", grid=False)
     if honest:
         _mark_honest(axes, data, out, key)
@@ -57,16 +58,15 @@ def _panel(figure: Figure, axes: Axes, data: Data, out: str, key: str, honest: b
     _zoom(axes, image, data, out, key)
 
 
-def _heat(figure: Figure, axes: Axes, values: Array, counts: NDArray[np.int64], label: str) -> Array:
+def _heat(figure: Figure, axes: Axes, values: Array, counts: NDArray[np.int64], label: str, named: Any) -> Array:
     """A map over (M_1, M_2) with contours at shares of the maximum; returns its pixels."""
     M1, M2 = counts[:, 1], counts[:, 2]
     image = np.full((M2.max() + 1, M1.max() + 1), np.nan)
     image[M2, M1] = values
     mesh = axes.pcolormesh(image, cmap="cividis", shading="nearest", rasterized=True)
     top = float(np.nanmax(image))
-    lines = axes.contour(image, levels=[s * top for s in _CONTOURS], colors="white", linewidths=0.6, alpha=0.9)
-    named = [s * top for s in _CONTOURS if s <= 0.9]  # the innermost have no room for a label
-    axes.clabel(lines, named, fmt=lambda level: f"{level / top:.0%}", fontsize=6)
+    lines = axes.contour(image, levels=[s * top for s in _CONTOURS], colors="white", linewidths=0.6, alpha=0.85)
+    axes.clabel(lines, [s * top for s in named], fmt=lambda level: f"{level / top:.0%}", fontsize=6)
     axes.set(xlim=(0, M1.max()), ylim=(0, M2.max()))
     bar = figure.colorbar(mesh, ax=axes, pad=0.02, aspect=28)
     bar.set_label(label, fontsize=figures.NORMAL, color=figures.INK)
@@ -87,8 +87,8 @@ def _zoom(axes: Axes, image: Array, data: Data, out: str, key: str) -> None:
     wide = found["high"][1] - found["low"][1], found["high"][2] - found["low"][2]
     box = (found["low"][1], found["low"][2]), *wide
     inset.add_patch(_rectangle(*box))
-    _mark(inset, data, out, key)
-    inset.set(xlim=(at[1] - 12, at[1] + 12), ylim=(at[2] - 7, at[2] + 7))
+    _mark(inset, data, out, key, scale=0.75)
+    inset.set(xlim=(at[1] - 7, at[1] + 7), ylim=(at[2] - 4, at[2] + 4))
     inset.tick_params(labelsize=5.5, width=0.4, length=1.5, pad=1.5)
     for spine in inset.spines.values():
         spine.set_linewidth(0.5)
@@ -105,18 +105,18 @@ def _point(axes: Axes, at: Any, marker: str, size: float, fill: str, edge: str, 
     axes.plot(at[1], at[2], marker, ms=size, mfc=fill, mec=edge, mew=0.8, ls="none", label=label, zorder=5)
 
 
-def _mark(axes: Axes, data: Data, out: str, key: str) -> None:
+def _mark(axes: Axes, data: Data, out: str, key: str, scale: float = 1.0) -> None:
     """Black: empirical. Red: theory. Shapes differ, so that colour is not needed."""
     found = data["found"][out][key]
-    _point(axes, found["centre"], "o", 7.5, "black", "white", "empirical: mean of the best 0.5 %")
-    _point(axes, found["single"], "X", 5.5, "black", "white", "empirical: single best")
-    _point(axes, optimum(data, key, "coupled"), "*", 7.0, figures.CRIMSON, "white", "theory, coupled cost")
+    _point(axes, found["centre"], "o", 7.5 * scale, "black", "white", "empirical: mean of the best 0.5 %")
+    _point(axes, found["single"], "X", 6.5 * scale, "black", "white", "empirical: single best")
+    _point(axes, optimum(data, key, "coupled"), "*", 7.5 * scale, figures.CRIMSON, "white", "theory, coupled cost")
     _point(axes, PRINTED[key], "D", 5.0, "none", figures.CRIMSON, "printed = theory, uncoupled cost")
 
 
 def _mark_honest(axes: Axes, data: Data, out: str, key: str) -> None:
     equal = (data["budget"] / data["ladder"][-1],) * 3
-    _point(axes, honest_best(data, out, key).single, "s", 9.0, "black", "white", "least real variance")
-    _point(axes, equal, "P", 6.0, figures.ORANGE, "black", "equal counts: plain Monte Carlo")
+    _point(axes, honest_best(data, out, key).single, "s", 8.0, "none", "black", "least real variance")
+    _point(axes, equal, "P", 5.5, figures.ORANGE, "black", "equal counts: plain Monte Carlo")
     _point(axes, theory_best(data, out, key).single, "*", 9.0, figures.CRIMSON, "white", "where S² is least")
     _point(axes, PRINTED[key], "D", 5.0, "none", figures.CRIMSON, "printed optimum")

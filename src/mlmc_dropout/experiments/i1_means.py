@@ -119,7 +119,11 @@ def draw_curves(data: Data, estimate: str, exact: str, symbols: tuple[str, str])
         left.plot(x, ours, color=figures.BLUE, lw=1.1, label=mark)
         left.plot(x, truth, "--", color=figures.INK, lw=1.0, label=reference)
         figures.panel(left, rf"${out.upper()}$, $T = {data['T'][index]}$", r"$x$", out.upper())
-        figures.legend(left, loc="lower center")
+        if estimate == "mean":
+            figures.legend(left, loc="lower center")
+        else:  # noisy curves leave no room inside: make some above them
+            left.set_ylim(top=1.35 * float(ours.max()))
+            figures.legend(left, loc="upper center", ncols=2)
         right.axhline(0.0, color=figures.GREY, lw=0.7)
         right.plot(x, ours - truth, color=figures.RED, lw=0.9)
         figures.panel(right, "pointwise error", r"$x$", "")

@@ -61,7 +61,7 @@ def reproduce(
         verdicts.append(_run(experiment, settings, loaded[experiment.surrogate], out / experiment.id, show))
     complete = len(chosen) == len(EXPERIMENTS)
     if complete:
-        storage.write_json(out / "evidence.json", evidence.collect(profile, show))
+        _evidence(out / "evidence.json", profile, show)
     storage.write_json(out / "summary.json", _summary(verdicts, "all" if complete else " ".join(ids), profile, out))
     return verdicts
 
@@ -124,6 +124,13 @@ def _numbers(
     storage.write_json(folder / "numbers.json", numbers)
     work.forget()
     return numbers
+
+
+def _evidence(path: Path, profile: str, show: Progress | None) -> None:
+    """The simulations behind the documentation, unless they are there for the same profile."""
+    mark = storage.fingerprint(FORMAT, profile, evidence.REPETITIONS[profile], evidence.SIMULATIONS[profile])
+    if (storage.read_json(path) or {}).get("fingerprint") != mark:
+        storage.write_json(path, {"fingerprint": mark, **evidence.collect(profile, show)})
 
 
 def _summary(verdicts: Sequence[Verdict], ids: str, profile: str, out: Path) -> dict[str, Any]:
