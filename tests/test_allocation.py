@@ -36,7 +36,7 @@ def test_the_four_allocations(target, cost, expected):
 
 
 def test_the_variance_allocation_in_surds():
-    """w = (2/3, 8/21, 16/105): M_ℓ ∝ √(w_ℓ/a_ℓ), worked out by hand."""
+    """By hand: w = (2/3, 8/21, 16/105) and M_ℓ ∝ √(w_ℓ/a_ℓ)."""
     for cost, a in (("coupled", (4, 4, 8)), ("uncoupled", (4, 8, 16))):
         root = np.sqrt(np.array([2 / 3, 8 / 21, 16 / 105]))
         exact = 1000 * root / np.sqrt(a) / (root * np.sqrt(a)).sum()
