@@ -149,7 +149,7 @@ class DropoutSampler:
         parts = min(-(-batch.rows // rows), max(1, batch.rows // 2))  # a lone row upsets models that squeeze outputs
         for part in torch.arange(batch.rows).tensor_split(parts):
             start, some = int(part[0]), batch[int(part[0]) : int(part[-1]) + 1]
-            size = chunk or program.footprint.passes_at_once(some.rows, self.memory_limit)
+            size = chunk or self.passes_at_once(program, some.rows)
             pieces.append(torch.cat(list(self._chunks(program, some, keys, first_row + start, size, designs))))
         return torch.cat(pieces, dim=1) if len(pieces) > 1 else pieces[0]
 
@@ -204,6 +204,10 @@ class DropoutSampler:
         else:
             keep = latin_hypercube(own, designs, site.units, site.p, count, start).flatten(0, 1)
         return arrange(keep, site, rows)
+
+    def passes_at_once(self, program: Program, rows: int) -> int:
+        """Passes of ``rows`` rows that a chunk holds."""
+        return program.footprint.passes_at_once(rows, self.memory_limit)
 
     def run_masks(self, program: Program, batch: Batch, masks: Sequence[Tensor | None]) -> Tensor:
         """A chunk of passes with explicit masks: (passes, rows, width)."""

@@ -66,6 +66,33 @@ def test_chunks_change_nothing(name: str, masks: Any) -> None:
     last_digits(sampler.run(program, batch, keys[5:6]), whole[5:6])
 
 
+BITS = ["mlp", "tiny", "reused", "alpha", "encoder", "attention", "float16", "dict_input_dict_output", "feature2d"]
+
+
+@pytest.mark.parametrize("name", BITS)
+def test_chunks_do_not_change_a_bit(name: str) -> None:
+    """Linear layers and what surrounds them, on one thread; libraries may round otherwise elsewhere."""
+    model, x = ZOO[name].make()
+    sampler = DropoutSampler(model)
+    batch = next(sampler.batches(x))
+    program, keys = sampler.prepare(batch), pass_keys(1, 0, 0, range(40))
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        whole = sampler.run(program, batch, keys)
+        for chunk in (1, 7, 40):
+            assert torch.equal(sampler.run(program, batch, keys, chunk=chunk), whole)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", ["mlp", "alpha", "encoder", "float64"])
+def test_batches_do_not_change_a_bit(name: str) -> None:
+    model, x = ZOO[name].make()
+    sampler = DropoutSampler(model)
+    assert torch.equal(sampler.sample(list(x.split(1)), 9), sampler.sample(x, 9))
+
+
 @quiet
 @pytest.mark.parametrize("name", SPLIT)
 def test_rows_may_come_in_any_batches(name: str) -> None:
