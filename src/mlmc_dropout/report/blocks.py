@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 __all__ = ["Card", "Checks", "Facts", "Figure", "Note", "Page", "Section", "Source", "Table", "Text"]
@@ -70,6 +70,7 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
+    texts: int = 1  # so many columns, from the left, hold words
     kind: str = "table"
 
 
@@ -89,7 +90,8 @@ class Section:
     anchor: str
     title: str
     blocks: Sequence[Any]
-    cards: Sequence[Card] = field(default_factory=tuple)
+    cards: Sequence[Card] = ()
+    short: str = ""  # for the list of sections, if the title is long
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from mlmc_dropout import theory
-from mlmc_dropout.version import __version__
 from mlmc_dropout.report import charts
 from mlmc_dropout.report.blocks import Card, Facts, Note, Page, Section, Source, Table, Text
 from mlmc_dropout.report.folder import Folder, component_labels
 from mlmc_dropout.report.numbers import Comparison, Matrices, average, compare, matrices, short
 from mlmc_dropout.result import Result, Status, variance_rates
+from mlmc_dropout.version import __version__
 
 __all__ = ["page"]
 
@@ -124,6 +124,7 @@ def _ranking(m: Matrices, labels: list[str], most: int = 10) -> Table:
         "The most uncertain inputs, at their most uncertain output",
         ("Input", "Output", "Mean ± standard error", "Standard deviation ± standard error"),
         rows,
+        texts=2,
     )
 
 

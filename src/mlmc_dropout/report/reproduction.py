@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mlmc_dropout.version import __version__
 from mlmc_dropout.errors import RunDirectoryError
 from mlmc_dropout.report.blocks import Card, Checks, Facts, Figure, Note, Page, Section, Source, Table, Text
 from mlmc_dropout.report.numbers import short
+from mlmc_dropout.version import __version__
 
 __all__ = ["page", "read_verdicts"]
 
@@ -36,7 +36,7 @@ def page(folder: Path) -> Page:
     overview = Section(
         "overview",
         "Overview",
-        [Table("Experiments and verdicts", ("Id", "Experiment", "Verdict", "Time"), rows)],
+        [Table("Experiments and verdicts", ("Id", "Experiment", "Verdict", "Time"), rows, texts=3)],
         [Card(str(count), verdict) for verdict, count in _tally(verdicts).items()],
     )
     sections = [overview, *(_section(v) for v in verdicts), _again(summary)]
@@ -84,7 +84,7 @@ def _section(verdict: Mapping[str, Any]) -> Section:
     if verdict.get("settings"):
         blocks.append(Facts([(str(k), _cell(v)) for k, v in dict(verdict["settings"]).items()]))
     anchor = "experiment-" + "".join(c for c in str(verdict["id"]) if c.isalnum()).lower()
-    return Section(anchor, f"{verdict['id']}: {verdict.get('title', '')}", blocks)
+    return Section(anchor, f"{verdict['id']}: {verdict.get('title', '')}", blocks, short=str(verdict["id"]))
 
 
 def _check(check: Mapping[str, Any]) -> tuple[str, str, str, str]:
