@@ -337,7 +337,7 @@ def _packed(m: nn.Module, x: Tensor, length: Tensor) -> Tensor:
     return m.out(m.net(packed)[1][0][-1])
 
 
-@_entry("recurrent", mode="loop", shared=False)
+@_entry("recurrent", mode="rows", shared=False)
 def packed_lstm():
     """Sequences of different lengths: the mask follows the rows in no simple way."""
     model = Lambda(_packed, net=nn.LSTM(3, 6, 2, dropout=0.3, batch_first=True), out=nn.Linear(6, 1))

@@ -89,7 +89,7 @@ def _tensor(value: Any, device: torch.device | None, dtype: torch.dtype | None) 
         if value.is_floating_point() and dtype is not None:
             value = value.to(dtype)
     if isinstance(value, Tensor):
-        value = value.detach()
+        value = value.clone() if value.is_inference() else value.detach()  # gradients need an ordinary tensor
         return value if device is None else value.to(device)
     return value
 

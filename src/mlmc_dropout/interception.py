@@ -181,6 +181,11 @@ def _with_mode_inside(mode: Interceptor, func: Any, *args: Any, **kwargs: Any) -
         return twin(*args, **kwargs)
 
 
+def _sort(mode: Interceptor, func: Any, input: Tensor, dim: int = -1, descending: bool = False, **kw: Any) -> Any:
+    """Equal values keep their order, as packed sequences sort their lengths: passes must not change places."""
+    return func(input, **{**kw, "stable": True, "dim": dim, "descending": descending})
+
+
 def _recurrent(mode: Interceptor, func: Any, input: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """Run the layers one at a time, with our dropout between them instead of torch's."""
     if isinstance(rest[2], (list, tuple)):  # a packed sequence brings its batch sizes and is always time-first
@@ -223,6 +228,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     F.batch_norm: _normalise,
     F.scaled_dot_product_attention: _attention,
     F.multi_head_attention_forward: _with_mode_inside,
+    torch.sort: _sort,
     torch.lstm: _recurrent,
     torch.gru: _recurrent,
     torch.rnn_tanh: _recurrent,

@@ -31,6 +31,7 @@ Masks = Sequence[Tensor | None]
 WORKING_SET = 1 << 24  # bytes a chunk of passes should touch: beyond the caches, larger chunks are slower
 _VECTOR = 32  # entries that elementwise operations treat alike
 _PASSES = 3  # of the comparison with the loop
+_MANY = 64
 _FILTERS = threading.Lock()  # warning filters belong to the whole process
 
 
@@ -126,10 +127,30 @@ def _on_repeated_rows(
     program: Program, forward: Forward, batch: Batch, masks: Masks, started: Callable[[], None]
 ) -> Tensor:
     passes = next(len(m) for m in masks if m is not None)
+    if not all(site.splits_by_row for site in program.active):
+        return _on_neighbouring_rows(program, forward, batch, masks, started)
     tiled = batch.map(lambda t: t.repeat(passes, *(1,) * (t.dim() - 1)), passes * batch.rows)
     own = [None if m is None else _tile(m, site, batch.rows) for m, site in zip(masks, program.sites, strict=True)]
     out = play(program.model, forward, tiled, program.sites, own, inplace=True, started=started)
     return out.reshape(passes, batch.rows, -1)  # type: ignore[no-any-return]
+
+
+def _on_neighbouring_rows(
+    program: Program, forward: Forward, batch: Batch, masks: Masks, started: Callable[[], None]
+) -> Tensor:
+    """All passes of a row side by side: in a packed sequence, every entry then has its passes as neighbours."""
+    passes = next(len(m) for m in masks if m is not None)
+    tiled = batch.map(lambda t: t.repeat_interleave(passes, 0), passes * batch.rows)
+    own: list[Tensor | None] = []
+    for site, mask in zip(program.sites, masks, strict=True):
+        if mask is not None and site.row_axis is not None:
+            axis = site.row_axis
+            mask = mask.unflatten(axis + 1, (batch.rows, -1)).movedim(0, axis + 1).flatten(axis, axis + 2)
+        elif mask is not None:
+            mask = mask.movedim(0, 1).flatten(0, 1)
+        own.append(mask)
+    out = play(program.model, forward, tiled, program.sites, own, inplace=True, started=started)
+    return out.reshape(batch.rows, passes, -1).transpose(0, 1)  # type: ignore[no-any-return]
 
 
 _RUN: dict[Mode, Callable[..., Tensor]] = {"vmap": _vmapped, "rows": _on_repeated_rows, "loop": _one_by_one}
@@ -167,8 +188,10 @@ def fastest(program: Program, forward: Forward, batch: Batch) -> tuple[Program, 
     Compared on three passes of two rows (of all rows where masks follow them in no simple way), with
     fair-coin masks, so that a mask applied wrongly shows whatever the dropout rates are.
     """
-    probe = batch[:2] if all(site.splits_by_row for site in program.active) else batch
-    masks = [_coins(site, probe.rows, batch.device) for site in program.sites]
+    probe, passes = batch[:2], _PASSES
+    if not all(site.splits_by_row for site in program.active):
+        probe, passes = batch, max(_PASSES, -(-_MANY // batch.rows))  # rows may change places where there are many
+    masks = [_coins(site, probe.rows, batch.device, passes) for site in program.sites]
     expected = run_masks(program, forward, probe, masks)
     if (
         program.rows_independent
@@ -190,15 +213,14 @@ def fastest(program: Program, forward: Forward, batch: Batch) -> tuple[Program, 
 
 
 def _candidates(program: Program) -> tuple[Mode, ...]:
-    if program.rows_split and all(site.row_axis is not None for site in program.active):
-        return ("vmap", "rows")
-    return ("vmap",)
+    of_weights = any(site.row_axis is None and site.splits_by_row for site in program.active)
+    return ("vmap",) if of_weights or not program.rows_independent else ("vmap", "rows")
 
 
-def _coins(site: Site, rows: int, device: torch.device) -> Tensor | None:
+def _coins(site: Site, rows: int, device: torch.device, passes: int = _PASSES) -> Tensor | None:
     if not site.active:
         return None
-    keys = derive(pass_keys(0, 0, 0, range(_PASSES), device), site.index)
+    keys = derive(pass_keys(0, 0, 0, range(passes), device), site.index)
     return arrange(bernoulli(keys, site.units, 0.5, rows if site.row_axis is not None else 1), site, rows)
 
 
