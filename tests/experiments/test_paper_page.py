@@ -107,7 +107,7 @@ def slopes() -> dict[str, tuple[float, float, float]]:
     found = {}
     for name in ("F2", "I3"):
         verdict = json.loads((RESULTS / name / "verdict.json").read_text(encoding="utf-8"))
-        for label, low, _, high, theory, _ in verdict["tables"][0]["rows"]:
+        for label, low, _, high, theory, *_ in verdict["tables"][0]["rows"]:
             if "ddof" not in label:
                 found[f"{name} {label}"] = (low, high, theory)
     return found

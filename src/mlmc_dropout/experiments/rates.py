@@ -164,9 +164,11 @@ def table(data: Data) -> Table:
                 fit.high,
                 theory_slope(data["T"], plain, data["moments"][out], biased),
                 theory_slope(data["T"], plain, None, biased),
+                fit.residual_sd,
             )
         )
-    columns = ("norm", "99 % low", "slope", "99 % high", "theory, measured moments", "theory, μ4 = 3 μ2²")
+    theory = ("theory, measured moments", "theory, μ4 = 3 μ2²")
+    columns = ("norm", "99 % low", "slope", "99 % high", *theory, "residual sd")
     return Table("Log-log slopes against T, and the slopes of the exact formulas on the same T.", columns, tuple(rows))
 
 
