@@ -26,7 +26,7 @@ from mlmc_dropout.stopping import Goal
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from zoo import ZOO
 
-BUDGET = 2000
+BUDGET = 1000
 METHODS: dict[str, Chooser] = {
     "pooled": Pooled(),
     "stratified": Stratified(),
@@ -71,7 +71,7 @@ def spread(method: Chooser, source: Source, copies: int) -> tuple[str, float, fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--copies", type=int, default=200, help="independent runs per input")
+    parser.add_argument("--copies", type=int, default=100, help="independent runs per input")
     options = parser.parse_args()
     warnings.simplefilter("ignore", FallbackWarning)
     rows = []

@@ -24,7 +24,7 @@ from mlmc_dropout.estimators import MLMC, Auto, Chooser, Estimates, Pooled, Sour
 from mlmc_dropout.sampler import DropoutSampler
 from mlmc_dropout.stopping import Goal
 
-BUDGET = 2000
+BUDGET = 1000
 METHODS: dict[str, Chooser] = {
     "pooled": Pooled(),
     "paper (nested levels)": MLMC(Ladder((4, 8, 16))),
@@ -64,12 +64,12 @@ def regressors() -> Iterator[Case]:
         x, y = sets[data]
         model = common.mlp(x.shape[1], widths, 1, p, activation)
         name = f"{activation} {len(widths)}×{widths[0]}, p = {p}, {data}"
-        yield Case(name, common.train(model, x, y, nn.functional.mse_loss, 600), x[::25][:16])
+        yield Case(name, common.train(model, x, y, nn.functional.mse_loss, 600), x[::35][:12])
 
 
 def cases() -> Iterator[Case]:
     """The two benchmarks of the paper, six regressors, and a classifier."""
-    inside = torch.linspace(0, 1, 18)[1:-1, None]
+    inside = torch.linspace(0, 1, 14)[1:-1, None]
     yield Case("forward PINN", pinn.pretrained("boundary-layer").model, inside)
     yield Case("inverse PINN", pinn.pretrained("source-inference").model, inside)
     yield from regressors()
@@ -77,7 +77,7 @@ def cases() -> Iterator[Case]:
     x = torch.from_numpy(digits / 16).float()
     model = common.mlp(64, (128, 128), 10, 0.3, "relu")
     common.train(model, x, torch.from_numpy(labels), nn.functional.cross_entropy, 600)
-    yield Case("digits classifier, softmax", model, x[::110][:16], lambda out: out.softmax(-1))
+    yield Case("digits classifier, softmax", model, x[::150][:12], lambda out: out.softmax(-1))
 
 
 def source(case: Case, x: Tensor, seed: int) -> Source:
@@ -130,7 +130,7 @@ def study(case: Case, copies: int) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--copies", type=int, default=60, help="independent runs per input")
+    parser.add_argument("--copies", type=int, default=40, help="independent runs per input")
     copies = parser.parse_args().copies
     rows = [row for case in cases() for row in study(case, copies)]
     columns = ("case", "method", "ran", "cost", "gain_mean", "gain_variance")
