@@ -19,6 +19,7 @@ import tomllib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +47,7 @@ def pages() -> list[Path]:
 def blocks(page: str) -> list[Block]:
     """The blocks of a page, in order."""
     found, matches = [], list(FENCE.finditer(page))
-    for here, following in zip(matches, [*matches[1:], None], strict=True):
+    for here, following in zip_longest(matches, matches[1:]):
         before = page[: here.start()].rstrip().rsplit("\n", 1)[-1]
         reason = re.fullmatch(r"\s*<!-- not run: (.+) -->", before)
         shown = following is not None and following["language"] == "text"
