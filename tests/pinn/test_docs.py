@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mlmc_dropout.pinn import pretrained
+from mlmc_dropout.pinn.evaluation import grid
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "pinn.md").read_text(encoding="utf-8")
@@ -23,6 +24,13 @@ def test_what_was_reached(name: str) -> None:
     reached = pretrained(name).summary["relative_l2_of_mean"]
     for output, percent in WANTED[name].items():
         assert [f"`{name}`", output, f"{100 * reached[output]:.2f} %", f"{percent} %"] in rows()
+
+
+def test_the_spread_that_was_reached() -> None:
+    run = pretrained("source-inference")
+    exact = run.problem.exact_variance(grid(run.config))
+    for output, reached in run.summary["rms_std"].items():
+        assert [output, f"{reached:.4f}", f"{float(exact[output].mean().sqrt()):.4f}"] in rows()
 
 
 @pytest.mark.parametrize("name", WANTED)
