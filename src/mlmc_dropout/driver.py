@@ -95,7 +95,7 @@ def estimate(
     )
     ledger = Ledger(checkpoint, checkpoint_interval, goal)
     ledger.identify(sampler, plan, _seed(seed))
-    runs = _runs(sampler, x, plan, goal, ledger, _seed(seed), chunk, Growth() if adaptive else None)
+    runs = _runs(sampler, x, plan, goal, ledger, _seed(seed), _chunk(chunk), Growth() if adaptive else None)
     with crew_for(executor, sampler) as crew, reporter_for(progress) as report:
         harvest = _conduct(runs, crew, ledger, report)
     result = harvest.result(Status.STOPPED, [ledger.problem or ""], asked=method)
@@ -189,6 +189,14 @@ def _check_affordable(plan: Chooser, goal: Goal) -> None:
         )
     if plan.describe().get("counts") is not None and goal.has_tolerance:
         raise InputError("counts= fixes the passes and tolerance= asks for as many as needed; give one of them")
+
+
+def _chunk(chunk: Any) -> int | None:
+    if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, (int, np.integer)) or chunk < 1):
+        raise InputError(
+            f"chunk is a whole number of passes, at least 1: got {chunk!r}; leave it out to have it chosen"
+        )
+    return None if chunk is None else int(chunk)
 
 
 def _seed(seed: Any) -> int:

@@ -38,6 +38,11 @@ class Look(Protocol):
     def cost(self) -> float: ...
 
 
+def _number(value: object) -> bool:
+    """Whether ``value`` is a finite number."""
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and math.isfinite(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Goal:
     """Standard errors to reach and passes that may be spent on it.
@@ -59,14 +64,14 @@ class Goal:
     def __post_init__(self) -> None:
         if self.budget is None and not self.has_tolerance:
             raise InputError("give a stop rule: budget= (passes per input), tolerance= or tolerance_variance=")
-        if self.budget is not None and not (math.isfinite(self.budget) and self.budget >= 1):
-            raise InputError(f"budget is a number of passes per input, at least 1: got {self.budget}")
+        if self.budget is not None and not (_number(self.budget) and self.budget >= 1):
+            raise InputError(f"budget is a number of passes per input, at least 1: got {self.budget!r}")
         for name in ("tolerance", "tolerance_variance"):
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise InputError(f"{name} is a standard error to reach and must be positive: got {value}")
-        if not 0 < self.quantile <= 1:
-            raise InputError(f"quantile is the share of components that must meet the tolerance: got {self.quantile}")
+            if value is not None and not (_number(value) and value > 0):
+                raise InputError(f"{name} is a standard error to reach and must be a positive number: got {value!r}")
+        if not (_number(self.quantile) and 0 < self.quantile <= 1):
+            raise InputError(f"quantile is the share of components that must meet the tolerance: got {self.quantile!r}")
 
     @property
     def has_tolerance(self) -> bool:
