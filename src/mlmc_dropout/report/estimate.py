@@ -147,7 +147,7 @@ def _levels(result: Result) -> Section:
             level.label,
             short(level.fidelity),
             short(level.count, 6),
-            short(level.cost, 6),
+            short(level.cost, 4),
             *(short(average(getattr(level, n))) for n in ("mean", "variance", "kurtosis", "mean_V", "variance_V")),
             short(average(level.kurtosis_V)),
             "–" if level.telescoping is None else short(level.telescoping, 2),
