@@ -122,6 +122,7 @@ class Run:
             return
         self.tasks, self._after = self._plan_round(self.progress.spend)
         self._sent = self.progress.merged
+        self._weights = np.cumsum([self.weight(task) for task in self.tasks])
         if not self.tasks:  # the method can do nothing with what it may spend
             self._finish(self.plan.summarise(self.progress.state, self.progress.done))
 
@@ -212,8 +213,8 @@ class Run:
         before = self.progress.done.get("passes", 0)
         if not self.progress.merged:
             return before
-        weights = [self.weight(task) for task in self.tasks]
-        return before + (self._after["passes"] - before) * sum(weights[: self.progress.merged]) / sum(weights)
+        share = float(self._weights[self.progress.merged - 1] / self._weights[-1])
+        return before + (self._after["passes"] - before) * share
 
     def planned(self) -> float:
         """Passes the goal will take, as far as can be told, per input."""
