@@ -15,12 +15,11 @@ import typer
 from mlmc_dropout import __version__
 from mlmc_dropout.cli import demo, estimate, plan, report, reproduce, train
 from mlmc_dropout.cli.console import complain
-from mlmc_dropout.errors import MLMCDropoutError, NonFiniteOutputError
+from mlmc_dropout.errors import ExecutionError, MLMCDropoutError, NonFiniteOutputError
 
 __all__ = ["app", "main"]
 
 _ClickException = typer.BadParameter.__mro__[2]  # typer brings its own copy of click, or uses the installed one
-_CRASHES = (KeyboardInterrupt, SystemExit, GeneratorExit)
 
 app = typer.Typer(
     name="mlmc-dropout",
@@ -77,6 +76,6 @@ def _explain(error: Exception) -> int:
         return 2
     if isinstance(error, MLMCDropoutError):
         complain(str(error))
-        return 1 if isinstance(error, NonFiniteOutputError) else 2
+        return 1 if isinstance(error, (NonFiniteOutputError, ExecutionError)) else 2
     complain(f"unexpected {type(error).__name__}: {error}; run again with --debug for the traceback")
     return 1
