@@ -101,14 +101,20 @@ def _bar() -> Reporter:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    columns = (BarColumn(), TextColumn("{task.description}"))
+    columns = (BarColumn(bar_width=16), TextColumn("{task.description}"))
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
     task = bar.add_task("starting", total=None)
     bar.start()
     return Reporter(
-        lambda event: bar.update(task, completed=event.passes, total=event.planned, description=str(event)),
+        lambda event: bar.update(task, completed=event.passes, total=event.planned, description=_short(event)),
         close=bar.stop,
     )
+
+
+def _short(event: Event) -> str:
+    """For a bar beside which little room is left."""
+    passes = f"{event.passes:.0f}/{event.planned:.0f} passes"
+    return f"{passes} ± {event.mean_stderr:.1e}, variance ± {event.variance_stderr:.1e} {_clock(event.eta)}"
 
 
 def _clock(seconds: float) -> str:
