@@ -40,7 +40,9 @@ def _same(shown: str, printed: str) -> None:
 
 def _pages() -> list[object]:
     names = [path.relative_to(ROOT).as_posix() for path in code_blocks.pages()]
-    return [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in names]
+    marks = {name: [pytest.mark.slow] for name in SLOW}
+    marks["docs/tutorials/frameworks.md"].append(pytest.mark.filterwarnings("ignore"))  # other people's warnings
+    return [pytest.param(name, marks=marks.get(name, [])) for name in names]
 
 
 @pytest.mark.parametrize("name", _pages())
