@@ -22,7 +22,7 @@ def trained(x: torch.Tensor, y: torch.Tensor) -> nn.Module:
     hidden = [nn.Linear(x.shape[1], 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.1)]
     model = nn.Sequential(*hidden, nn.Linear(64, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3, weight_decay=1e-3)
-    for _ in range(400):
+    for _ in range(200):
         optimizer.zero_grad()
         nn.functional.mse_loss(model(x), y).backward()
         optimizer.step()
