@@ -69,7 +69,7 @@ def _heat(figure: Figure, axes: Axes, values: Array, counts: NDArray[np.int64], 
     axes.clabel(lines, [s * top for s in named], fmt=lambda level: f"{level / top:.0%}", fontsize=6)
     axes.set(xlim=(0, M1.max()), ylim=(0, M2.max()))
     bar = figure.colorbar(mesh, ax=axes, pad=0.02, aspect=28)
-    bar.formatter.set_powerlimits((-2, 3))
+    bar.ax.ticklabel_format(axis="y", scilimits=(-2, 3))
     bar.set_label(label, fontsize=figures.NORMAL, color=figures.INK)
     bar.ax.tick_params(labelsize=figures.SMALL, width=0.5, length=2.5)
     bar.ax.yaxis.get_offset_text().set_fontsize(figures.SMALL)
