@@ -96,7 +96,7 @@ def test_compiled_run_ends_the_same(tmp_path: Path) -> None:
 
 CONFIG = """
 profile = "quick"
-epochs = 1500
+epochs = 600
 checkpoint_seconds = 0.0
 """
 
@@ -141,7 +141,7 @@ def test_run_killed_three_times_ends_the_same(
     config.write_text(CONFIG)
     whole = launch(processes, tmp_path / "whole", config)
     out, given, epochs = tmp_path / "cut", config, []
-    for moment in sorted(random.sample(range(1000), 3)):
+    for moment in sorted(random.sample(range(400), 3)):
         process = launch(processes, out, given)
         given = wait_for_progress(process, out, moment)
         time.sleep(random.uniform(0.0, 0.02))
@@ -151,7 +151,7 @@ def test_run_killed_three_times_ends_the_same(
         assert process.exitcode == -signal.SIGKILL
         epochs.append(saved_epoch(given))
     print(f"killed after the checkpoints of epochs {epochs}")
-    assert epochs[-1] < 1500
+    assert epochs[-1] < 600
     resume(given, Silent())
     whole.join()
     assert whole.exitcode == 0
