@@ -76,7 +76,8 @@ def run(path: Path) -> Iterator[tuple[Block, str]]:
     """Run a page's blocks in the current folder, one namespace for all; pairs (block, what it printed)."""
     namespace: dict[str, object] = {"__name__": "__page__"}
     for block in blocks(path.read_text(encoding="utf-8")):
-        if block.exempt or block.language == "text":
+        if block.exempt or block.language in ("text", ""):
+            _check_commands(block)
             continue
         if block.language not in KNOWN:
             raise AssertionError(f"{path}:{block.line}: what is a {block.language!r} block?")
@@ -115,6 +116,23 @@ def _shell(line: str) -> None:
         _all_known(words[1:2], [str(p.relative_to(ROOT)) for p in ROOT.glob("*/*.py")], line)
     else:
         raise AssertionError(f"nobody knows how to check {line!r}")
+
+
+def _check_commands(block: Block) -> None:
+    """Command lines that are shown but not run must at least be spelt right."""
+    from typer.main import get_command
+
+    from mlmc_dropout.cli import app
+
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    for line in block.text.splitlines():
+        if line.strip().startswith("mlmc-dropout "):
+            words = line.split("#")[0].split()
+            _all_known(words[1:2], [*commands, "--help", "--version"], line)
+            known = (
+                [name for option in commands[words[1]].params for name in option.opts] if words[1] in commands else []
+            )
+            _all_known([word.split("=")[0] for word in words[2:] if word.startswith("--")], known, line)
 
 
 def _text(name: str) -> str:
