@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,14 +19,16 @@ from mlmc_dropout.passes import Footprint
 MIB = 1 << 20
 
 HEAD = """
-import resource, torch
+import sys, torch
 from torch import nn
+sys.path.insert(0, {tests!r})
+from memory_probe import peak as megabytes
 from mlmc_dropout import DropoutSampler, estimate
 from mlmc_dropout.masks import pass_keys
 torch.set_num_threads(1)
 def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-"""
+    return megabytes() * 2**20
+""".replace("{tests!r}", repr(str(Path(__file__).parents[1])))
 
 
 def growth(script: str) -> float:
