@@ -58,7 +58,9 @@ class Interceptor(TorchFunctionMode):
         return func(*args, **kwargs) if rule is None else rule(self, func, *args, **kwargs)
 
 
-def _elementwise(kind: str) -> Callable[..., Tensor]:
+def _dropout(kind: str, mask_shape: Callable[[Tensor], tuple[int, ...]]) -> Callable[..., Tensor]:
+    """The rule for a dropout function whose mask for ``input`` has the shape ``mask_shape(input)``."""
+
     def rule(
         mode: Interceptor,
         func: Any,
@@ -70,30 +72,23 @@ def _elementwise(kind: str) -> Callable[..., Tensor]:
     ) -> Tensor:
         training = kw.get("train", training)
         inplace = inplace or func.__name__.endswith("_")
-        return mode.drop(kind, input, p, training, tuple(input.shape), inplace)
+        return mode.drop(kind, input, p, training, mask_shape(input), inplace)
 
     return rule
+
+
+def _elementwise(kind: str) -> Callable[..., Tensor]:
+    return _dropout(kind, lambda x: tuple(x.shape))
 
 
 def _featurewise(kind: str, batched_dim: int | None = None) -> Callable[..., Tensor]:
     """Whole channels are dropped; an input without batch axis (see ``batched_dim``) has its channels first."""
 
-    def rule(
-        mode: Interceptor,
-        func: Any,
-        input: Tensor,
-        p: float = 0.5,
-        training: bool = True,
-        inplace: bool = False,
-        **kw: Any,
-    ) -> Tensor:
-        training = kw.get("train", training)
-        inplace = inplace or func.__name__.endswith("_")
-        kept = 1 if batched_dim is not None and input.dim() < batched_dim else 2
-        shape = (*input.shape[:kept], *(1,) * (input.dim() - kept))
-        return mode.drop(kind, input, p, training, shape, inplace)
+    def mask_shape(x: Tensor) -> tuple[int, ...]:
+        kept = 1 if batched_dim is not None and x.dim() < batched_dim else 2
+        return (*x.shape[:kept], *(1,) * (x.dim() - kept))
 
-    return rule
+    return _dropout(kind, mask_shape)
 
 
 def _native_dropout(mode: Interceptor, func: Any, input: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
