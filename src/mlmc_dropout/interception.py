@@ -32,6 +32,7 @@ def apply_mask(kind: str, x: Tensor, keep: Tensor, p: float) -> Tensor:
     Plain and feature dropout: x·keep/(1−p). Alpha dropout (Klambauer et al. 2017) replaces dropped
     units by −α and restores mean and variance: a·(x + α)·keep − α·a·(1−p), a² = 1/((1−p)(1 + α²p)).
     """
+    (x, keep), level = _unwrapped(x, keep)
     alpha = kind.endswith("alpha")
     scale = 1.0 / math.sqrt((1.0 - p) * (1.0 + _ALPHA**2 * p)) if alpha else 1.0 / (1.0 - p)
     if alpha:
@@ -40,7 +41,30 @@ def apply_mask(kind: str, x: Tensor, keep: Tensor, p: float) -> Tensor:
         out = x * (keep.to(x.dtype) * scale)
     else:
         out = keep.to(x.dtype).mul_(scale).mul_(x)  # one new tensor instead of three
-    return out - _ALPHA * scale * (1.0 - p) if alpha else out
+    if alpha:
+        out = out - _ALPHA * scale * (1.0 - p)
+    return out if level is None else _functorch._add_batch_dim(out, 0, level)
+
+
+def _unwrapped(*tensors: Tensor) -> tuple[list[Tensor], int | None]:
+    """Tensors without the wrapper of vmap, and its level; as they are where the passes are not the leading axis.
+
+    What treats all passes alike can then be computed on all at once, without vmap's cost per operation.
+    """
+    level = max((_functorch.maybe_get_level(t) for t in tensors), default=-1)
+    plain = []
+    for tensor in tensors:
+        if _functorch.is_batchedtensor(tensor):
+            inner = _functorch.get_unwrapped(tensor)
+            own = _functorch.maybe_get_level(tensor) == level and _functorch.maybe_get_bdim(tensor) == 0
+            if not own or _functorch.is_functorch_wrapped_tensor(inner):
+                return list(tensors), None
+            plain.append(inner)
+        elif _functorch.is_functorch_wrapped_tensor(tensor):
+            return list(tensors), None
+        else:
+            plain.append(tensor)
+    return plain, level if level > 0 else None
 
 
 class Interceptor(TorchFunctionMode):
@@ -139,15 +163,13 @@ def _normalise(
 
 def _linear(mode: Interceptor, func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Under vmap over masks all passes have the same weights: one fused call instead of vmap's product and sum."""
-    if not _functorch.is_batchedtensor(input):
-        mapped = any(_functorch.is_batchedtensor(t) for t in (weight, bias) if t is not None)
-        return func(input, weight, bias) if mapped else _by_rows(func, input, weight, bias)
-    level = _functorch.maybe_get_level(input)
-    if _functorch.maybe_get_bdim(input) != 0 or any(
-        _functorch.is_batchedtensor(t) for t in (weight, bias) if t is not None
-    ):
+    if any(_functorch.is_functorch_wrapped_tensor(t) for t in (weight, bias) if t is not None):
         return func(input, weight, bias)  # type: ignore[no-any-return]
-    return _functorch._add_batch_dim(_by_rows(func, _functorch.get_unwrapped(input), weight, bias), 0, level)
+    (plain,), level = _unwrapped(input)
+    if plain is input and _functorch.is_functorch_wrapped_tensor(input):
+        return func(input, weight, bias)  # type: ignore[no-any-return]
+    out = _by_rows(func, plain, weight, bias)
+    return out if level is None else _functorch._add_batch_dim(out, 0, level)
 
 
 def _by_rows(func: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -156,12 +178,15 @@ def _by_rows(func: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> T
     BLAS chooses its kernels by the shape. With the rows filled up to a multiple of 16 the choice does
     not change the order of summation within a row (seen with MKL; elsewhere it does no harm).
     """
-    rows = input.reshape(-1, input.shape[-1])
-    missing = -len(rows) % _ROWS if input.device.type == "cpu" else 0
+    *lead, width = input.shape
+    count = math.prod(lead)
+    missing = -count % _ROWS if input.device.type == "cpu" else 0
+    if not missing and input.is_contiguous():
+        return func(input, weight, bias)  # type: ignore[no-any-return]
+    rows = input.reshape(count, width)
     if missing:
-        rows = F.pad(rows, (0, 0, 0, missing))
-    out = func(rows, weight, bias)
-    return out[: len(rows) - missing].view(*input.shape[:-1], -1)  # type: ignore[no-any-return]
+        rows = torch.cat([rows, rows.new_zeros(missing, width)])
+    return func(rows, weight, bias)[:count].view(*lead, -1)  # type: ignore[no-any-return]
 
 
 def _with_mode_inside(mode: Interceptor, func: Any, *args: Any, **kwargs: Any) -> Any:

@@ -26,6 +26,7 @@ __all__ = ["DEFAULT_MEMORY_LIMIT", "DropoutSampler", "FallbackWarning", "Program
 MaskMode = Literal["independent", "shared"]
 
 DEFAULT_MEMORY_LIMIT = 1 << 29
+_ROWS_TOGETHER = 16  # chunks of such multiples spare linear maps a copy (see interception)
 DRAW_SET = 1 << 22  # bytes of masks drawn at once: drawing few at a time wastes calls
 
 
@@ -181,12 +182,14 @@ class DropoutSampler:
     ) -> Iterator[Tensor]:
         """Outputs of chunks of about ``size`` passes; masks are drawn for several chunks at once."""
         per_key = designs or 1
+        if size > _ROWS_TOGETHER:
+            size -= size % _ROWS_TOGETHER
         block = DRAW_SET // (self._mask_bytes(program, batch.rows) * per_key)
         block = max(block // size * size, -(-size // per_key), 1)
         for some in keys.split(block):
             masks = [self.draw(site, some, batch.rows, first_row, designs) for site in program.sites]
             passes = len(some) * per_key
-            for part in torch.arange(passes).tensor_split(-(-passes // size)):
+            for part in torch.arange(passes).split(size):
                 a, b = int(part[0]), int(part[-1]) + 1
                 yield self.run_masks(program, batch, [None if m is None else m[a:b] for m in masks])
 
