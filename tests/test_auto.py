@@ -28,10 +28,10 @@ def test_both_moments_of_a_small_network_take_the_expansion():
     assert "auto chose" in method.reason
 
 
-def test_the_mean_alone_needs_no_expansion():
-    method = chosen("mlp", tolerance=1e-3)
-    assert isinstance(method, Stratified)
-    assert not method.expansion
+def test_gradients_at_many_masks_are_for_those_who_ask_for_much():
+    loose, tight = chosen("mlp", tolerance=3e-2), chosen("mlp", tolerance=1e-4)
+    assert isinstance(tight, Stratified) and tight.gradient_masks
+    assert not getattr(loose, "gradient_masks", 0)
 
 
 def test_few_passes_are_pooled():

@@ -98,7 +98,7 @@ def test_linear_companion_equals_the_network_where_that_is_linear():
     slopes = linearise(source.sampler, source.program, source.batch)
     masks = drawn(source)
     D = source.sampler.run_masks(source.program, source.batch, masks)
-    G = expansion_of(source.program, slopes).linear(masks, 4)
+    G = expansion_of(source.program, slopes).values(masks, 4)
     torch.testing.assert_close(D - G, (D - G)[:1].expand_as(D), rtol=0, atol=1e-12)
 
 

@@ -20,12 +20,12 @@ from mlmc_dropout.linearity import only_linear
 from mlmc_dropout.sampler import DropoutSampler, Program
 from mlmc_dropout.sites import Player, Site
 
-__all__ = ["Expansion", "Linearisation", "Probe", "by_row", "expansion_of", "linearise", "supported"]
+__all__ = ["Expansion", "Linearisation", "Probe", "by_row", "contract", "expansion_of", "linearise", "supported"]
 
 
 @dataclass(frozen=True, slots=True)
 class Linearisation:
-    """Derivatives of every output, row by row, averaged over some masks.
+    """Derivatives of every output at the mean mask, row by row.
 
     Per site: ``in_masks`` with respect to the keep bits, ``in_outputs`` with respect to the site's
     output (``None`` where nothing is dropped); both (rows, width, units). ``affine`` tells, per site and
@@ -46,23 +46,9 @@ class Expansion:
     gradients: tuple[Tensor | None, ...]
     variance: Tensor
 
-    def linear(self, masks: Sequence[Tensor | None], rows: int) -> Tensor:
+    def values(self, masks: Sequence[Tensor | None], rows: int) -> Tensor:
         """G for a chunk of masks: (passes, rows, width)."""
-        parts = [
-            _contract(by_row(keep, site, rows).to(g.dtype), g) - (1.0 - site.p) * g.sum(dim=-1)
-            for site, keep, g in zip(self.sites, masks, self.gradients, strict=True)
-            if keep is not None and g is not None
-        ]
-        return torch.stack(parts).sum(dim=0)
-
-    def variance_of_design_mean(self, passes: int) -> Tensor:
-        """Variance of the mean of G over a stratified design: only the odd drop in pT is left to chance."""
-        total = torch.zeros_like(self.variance)
-        for site, g in zip(self.sites, self.gradients, strict=True):
-            if g is not None:
-                chance = min(site.p, 1.0 - site.p) * passes % 1.0
-                total += g.square().sum(dim=-1) * (chance * (1.0 - chance) / passes**2)
-        return total
+        return contract(self.sites, masks, self.gradients, rows)
 
 
 def supported(program: Program) -> bool:
@@ -78,13 +64,22 @@ def by_row(mask: Tensor, site: Site, rows: int) -> Tensor:
     return split.movedim(axis, 1).flatten(2)
 
 
-def _contract(bits: Tensor, g: Tensor) -> Tensor:
-    """Σ_u bits[t, n, u] g[n, k, u]; one mask for all rows has n = 1."""
-    if bits.shape[1] == 1:
-        return torch.einsum("tu,nku->tnk", bits[:, 0], g)
-    if g.shape[1] == 1:
-        return (bits * g[None, :, 0]).sum(dim=-1, keepdim=True)
-    return torch.einsum("tnu,nku->tnk", bits, g)
+def contract(
+    sites: Sequence[Site], masks: Sequence[Tensor | None], coefficients: Sequence[Tensor | None], rows: int
+) -> Tensor:
+    """Σ c ξ over the units of all sites, c (rows, k, units) per site: (passes, rows, k)."""
+    parts = []
+    for site, keep, c in zip(sites, masks, coefficients, strict=True):
+        if keep is not None and c is not None:
+            bits = by_row(keep, site, rows).to(c.dtype)
+            if bits.shape[1] == 1:  # one mask for all rows
+                total = torch.einsum("tu,nku->tnk", bits[:, 0], c)
+            elif c.shape[1] == 1:
+                total = (bits * c[None, :, 0]).sum(dim=-1, keepdim=True)
+            else:
+                total = torch.einsum("tnu,nku->tnk", bits, c)
+            parts.append(total - (1.0 - site.p) * c.sum(dim=-1))
+    return torch.stack(parts).sum(dim=0)
 
 
 # ------------------------------------------------------------------------------- derivatives
@@ -111,47 +106,27 @@ def _full_shape(site: Site, rows: int) -> list[int]:
     return shape
 
 
-def linearise(sampler: DropoutSampler, program: Program, batch: Batch, keys: Tensor | None = None) -> Linearisation:
-    """Derivatives at the mean mask, or averaged over the random masks named by ``keys``.
+def linearise(sampler: DropoutSampler, program: Program, batch: Batch) -> Linearisation:
+    """Derivatives at the mean mask.
 
     One forward pass and one backward pass per output component; all rows share them. It works under
     ``no_grad`` and ``inference_mode``, too.
     """
+    dtype = sampler.dtype or torch.get_default_dtype()
     with torch.inference_mode(False):
-        return _linearise(sampler, program, batch.map(torch.clone, batch.rows), keys)
-
-
-def _linearise(sampler: DropoutSampler, program: Program, batch: Batch, keys: Tensor | None) -> Linearisation:
-    passes = 1 if keys is None else len(keys)
-    sums: list[Linearisation] = []
-    for t in range(passes):
-        masks: list[Tensor | None] = []
-        for site in program.sites:
-            keep = None
-            if site.active and keys is None:
-                keep = torch.full(_full_shape(site, batch.rows), 1.0 - site.p, device=sampler.device)
-            elif site.active and keys is not None:
-                drawn = sampler.draw(site, keys[t : t + 1], batch.rows, 0)
-                assert drawn is not None
-                keep = drawn[0].expand(_full_shape(site, batch.rows))
-            masks.append(None if keep is None else keep.to(sampler.dtype or torch.get_default_dtype()))
-        sums.append(_derivatives(sampler, program, batch, masks))
-
-    def mean(parts: Sequence[Tensor | None]) -> Tensor | None:
-        return None if parts[0] is None else torch.stack([p for p in parts if p is not None]).mean(dim=0)
-
-    return Linearisation(
-        tuple(mean(p) for p in zip(*(s.in_masks for s in sums), strict=True)),
-        tuple(mean(p) for p in zip(*(s.in_outputs for s in sums), strict=True)),
-        sums[0].affine,
-        sum(s.cost for s in sums),
-    )
+        masks = [
+            torch.full(_full_shape(site, batch.rows), 1.0 - site.p, device=sampler.device, dtype=dtype)
+            if site.active
+            else None
+            for site in program.sites
+        ]
+        return _derivatives(sampler, program, batch.map(torch.clone, batch.rows), masks)
 
 
 def _derivatives(
     sampler: DropoutSampler, program: Program, batch: Batch, masks: Sequence[Tensor | None]
 ) -> Linearisation:
-    given = [None if m is None else m.detach().clone().requires_grad_() for m in masks]
+    given = [None if m is None else m.requires_grad_() for m in masks]
     nudges = {
         site.index: torch.zeros_like(keep).requires_grad_()
         for site, keep in zip(program.sites, given, strict=True)

@@ -23,7 +23,7 @@ METHODS = {
     "plain designs": Stratified(heads=False),
     "control variate": Stratified(expansion=True),
     "without heads": Stratified(expansion=True, heads=False),
-    "averaged gradient": Stratified(expansion=True, gradient_masks=8),
+    "second order": Stratified(expansion=True, gradient_masks=8),
 }
 
 

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mlmc_dropout.curvature import curved
 from mlmc_dropout.estimators.base import Method, Source
 from mlmc_dropout.estimators.pooled import Pooled
-from mlmc_dropout.estimators.stratified import GRADIENT_STREAM, HEAD_COST, Stratified, times
+from mlmc_dropout.estimators.stratified import GRADIENT_MASKS, HEAD_COST, Stratified, affordable, times
 from mlmc_dropout.expansion import expansion_of, linearise, supported
 from mlmc_dropout.heads import heads_of, reduced_passes, served_by
 from mlmc_dropout.masks import pass_keys
@@ -26,7 +27,6 @@ PILOT_STREAM = 1 << 22
 PILOT_PASSES = 32
 PILOT_ROWS = 8
 PILOT_SHARE = 0.05  # of the passes to come: more is not spent on looking
-AVERAGED = 64  # random masks, where averaging the gradient is considered at all
 FEW = 160  # passes below which there is nothing to choose
 UNKNOWN_BUDGET = 1280.0  # taken for the passes to come when only a tolerance is given
 
@@ -41,10 +41,13 @@ class _Candidate:
     gain_V: float
     overhead: float = 0.0
 
-    def cost(self, needs: tuple[float, float]) -> float:
-        """Passes to the asked accuracy: the dearer moment decides, the other breaks ties."""
+    def price(self, goal: Goal, needs: tuple[float, float]) -> float:
+        """Passes to the asked accuracy, or the error a budget leaves: the dearer moment decides."""
         shares = [need / gain for need, gain in zip(needs, (self.gain, self.gain_V), strict=True)]
-        return self.overhead + max(shares) + 0.1 * sum(shares)
+        together = max(shares) + 0.1 * sum(shares)
+        if goal.has_tolerance or goal.budget is None:
+            return self.overhead + together
+        return together / max(1.0 - self.overhead / goal.budget, 1e-3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,45 +76,59 @@ class Auto:
         if not supported(source.program):
             plain = replace(plain, reason="auto chose stratified masks: some mask units belong to no single input.")
             return plain.choose(source, goal)
-        rows = min(source.batch.rows, PILOT_ROWS)
-        derivatives = 1 + 2 * source.program.structure.width
-        looking = (2 * PILOT_PASSES + derivatives) * rows / source.batch.rows
-        if looking <= PILOT_SHARE * budget:
-            return _decide(source, goal, rows, looking).choose(source, goal)
-        if derivatives <= PILOT_SHARE * budget:
+        samples = GRADIENT_MASKS if affordable(source, goal, GRADIENT_MASKS) else 0
+        rows, looking = _what_to_look_at(source, budget, samples)
+        if rows:
+            return _decide(source, goal, rows, samples, looking).choose(source, goal)
+        if affordable(source, goal):
             reason = "auto chose stratified masks and the expansion in them, which is cheaper here than a pilot."
             return Stratified(expansion=True, heads=True, reason=reason).choose(source, goal)
         reason = "auto chose stratified masks: one backward pass per output would be too dear here."
         return replace(plain, reason=reason).choose(source, goal)
 
 
-def _decide(source: Source, goal: Goal, rows: int, looking: float) -> Pooled | Stratified:
-    pilot = _Pilot.run(source, rows)
-    candidates: list[_Candidate] = list(pilot.candidates(goal, source))
+def _what_to_look_at(source: Source, budget: float, samples: int) -> tuple[int, float]:
+    """Rows of a pilot that costs no more than its share of the passes, and that cost; 0 if there are none."""
+    width = source.program.structure.width
+    cost = 2 * PILOT_PASSES + (1 + 2 * width) + samples * (1 + width)
+    rows = min(source.batch.rows, PILOT_ROWS, int(PILOT_SHARE * budget * source.batch.rows / cost))
+    return rows, cost * rows / source.batch.rows
+
+
+def _decide(source: Source, goal: Goal, rows: int, samples: int, looking: float) -> Pooled | Stratified:
+    pilot = _Pilot.run(source, rows, samples)
     needs = pilot.needs(goal)
-    best = min(candidates, key=lambda candidate: candidate.cost(needs))
+    best = min(pilot.candidates(), key=lambda candidate: candidate.price(goal, needs))
     reason = (
         f"auto chose {best.words}: a pilot predicts {times(best.gain)} times fewer passes for the mean and "
         f"{times(best.gain_V)} times fewer for the variance than plain Monte Carlo."
     )
-    return replace(best.method, reason=reason, overhead=int(np.ceil(looking)))
+    method = replace(best.method, reason=reason, overhead=int(np.ceil(looking)))
+    if isinstance(method, Stratified) and method.expansion and goal.has_tolerance:
+        return method.shortened(best.price(goal, needs) - best.overhead)  # the expansion makes up for short designs
+    return method
 
 
 @dataclass(frozen=True, slots=True)
 class _Pilot:
-    """A few independent passes of a few rows: D whole, h and s² with the last masks averaged out, G beside each."""
+    """A few independent passes of a few rows: D whole, h and s² with the last masks averaged out, G beside each.
 
-    source: Source
+    ``second`` is the expansion of second order beside h, where it is considered.
+    """
+
     D: Array
     h: Array
     s2: Array
     G_D: Array
     G_h: Array
+    second: Array | None
     has_heads: bool
-    derivative_cost: float
+    cost: float  # of the derivatives at the mean mask
+    cost_of_second: float
+    samples: int
 
     @classmethod
-    def run(cls, source: Source, rows: int) -> _Pilot:
+    def run(cls, source: Source, rows: int, samples: int) -> _Pilot:
         """Spend the pilot's passes."""
         spread = np.linspace(0, source.batch.rows - 1, rows).round().astype(int)  # neighbours are often alike
         few = replace(source, batch=source.batch.map(lambda t: t[spread], rows))
@@ -121,13 +138,19 @@ class _Pilot:
         masks = _masks(few)
         D, _ = reduced_passes(sampler, program, batch, masks, ())
         h, s2 = reduced_passes(sampler, program, batch, masks, heads)
-        G_D = expansion_of(program, slopes).linear(masks, rows)
-        G_h = expansion_of(program, slopes, served_by(heads)).linear(masks, rows)
-        few.check(D.double().cpu().numpy())
-        D_, h_, s2_, G_D_, G_h_ = (np.asarray(t.double().cpu().numpy()) for t in (D, h, s2, G_D, G_h))
-        return cls(few, D_, h_, s2_, G_D_, G_h_, bool(heads), slopes.cost + (HEAD_COST if heads else 0.0))
+        G_D = expansion_of(program, slopes).values(masks, rows)
+        G_h = expansion_of(program, slopes, served_by(heads)).values(masks, rows)
+        second, more = None, 0.0
+        if samples:
+            form, more = curved(sampler, program, batch, samples, served_by(heads), source.seed)
+            second = _array(form.values(masks, rows))
+        few.check(_array(D))
+        cost = slopes.cost + (HEAD_COST if heads else 0.0)
+        return cls(
+            _array(D), _array(h), _array(s2), _array(G_D), _array(G_h), second, bool(heads), cost, cost + more, samples
+        )
 
-    def candidates(self, goal: Goal, source: Source) -> Iterator[_Candidate]:
+    def candidates(self) -> Iterator[_Candidate]:
         """Every way to go, with its gains predicted from the pilot."""
         plain_V = _noise(self.D, 0.0, 0.0)
         mu2 = self.D.var(axis=0).mean()
@@ -139,15 +162,23 @@ class _Pilot:
                 "stratified masks with the last dropout averaged out",
                 _ratio(mu2, _left(self.h, self.G_h)),
                 _ratio(plain_V, _noise(self.h, self.s2, 0.0)),
-                self.derivative_cost,
+                self.cost,
             )
         yield _Candidate(
-            Stratified(expansion=True, heads=True, gradient_masks=self._averaging(goal, source)),
+            Stratified(expansion=True, heads=True, gradient_masks=0),
             "stratified masks and the expansion in them as a control variate",
             _ratio(mu2, _left(self.h, self.G_h)),
             _ratio(plain_V, _noise(self.h, self.s2, self.G_h)),
-            self.derivative_cost,
+            self.cost,
         )
+        if self.second is not None:
+            yield _Candidate(
+                Stratified(expansion=True, heads=True, gradient_masks=self.samples),
+                "stratified masks and the expansion of second order in them as a control variate",
+                _ratio(mu2, _left(self.h, self.second)),
+                _ratio(plain_V, _noise(self.h, self.s2, self.second)),
+                self.cost_of_second,
+            )
 
     def needs(self, goal: Goal) -> tuple[float, float]:
         """Passes plain Monte Carlo would need for either moment; a budget asks for both alike."""
@@ -164,17 +195,9 @@ class _Pilot:
         )
         return mean, variance
 
-    def _averaging(self, goal: Goal, source: Source) -> int:
-        """Average the gradient over random masks only if it is cheap and the pilot's passes vouch for it."""
-        if AVERAGED * self.derivative_cost > 0.02 * (goal.budget or UNKNOWN_BUDGET):
-            return 0
-        few = self.source
-        keys = pass_keys(source.seed, GRADIENT_STREAM, 0, range(AVERAGED))
-        slopes = linearise(few.sampler, few.program, few.batch)
-        heads = heads_of(few.sampler, few.program, few.batch, slopes, source.seed)
-        averaged = expansion_of(few.program, linearise(few.sampler, few.program, few.batch, keys), served_by(heads))
-        G = averaged.linear(_masks(few), few.batch.rows).double().cpu().numpy()
-        return AVERAGED if _noise(self.h, self.s2, G) < 0.9 * _noise(self.h, self.s2, self.G_h) else 0
+
+def _array(values: Tensor) -> Array:
+    return np.asarray(values.double().cpu().numpy())
 
 
 def _masks(source: Source) -> list[Tensor | None]:

@@ -10,9 +10,10 @@ negatively correlated; the exact total-variance identity mends the variance::
 with Var[Y] from pairs of independent designs. If a linear head follows the last dropout it is averaged
 out in closed form first (``expansion``): D becomes h, and E s² adds to μ2.
 
-The expansion G serves the variance: (1/T) Σ (G_t − Ḡ)² has a known mean, hence its excess over that
-mean is a control variate. Its coefficient is fitted on one half of the pairs and used on the other,
-and vice versa, so that no bias creeps in.
+The expansion G of first or second order (``expansion``, ``curvature``) has mean 0 and a known variance.
+It is subtracted from the passes; and the variance estimated from G in the same way as from D, less the
+known one, is a control variate for μ2. Its coefficient is fitted on one half of the pairs and used on the
+other, and vice versa, so that no bias creeps in.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mlmc_dropout.curvature import Quadratic, curved
 from mlmc_dropout.errors import ModelError
 from mlmc_dropout.estimators.base import BLOCK, Estimates, LevelEstimate, Source, State, Task, blocks
 from mlmc_dropout.expansion import Expansion, expansion_of, linearise, supported
@@ -39,12 +41,13 @@ __all__ = ["Stratified"]
 Array = NDArray[np.float64]
 
 DESIGN = 20  # passes per design: pT is whole for the common rates 0.05, 0.1, 0.2, 0.25, 0.5
+SHORT = 4
 LEAST_PAIRS = 4
-GRADIENT_STREAM = 1 << 21  # of the masks over which gradients are averaged
+GRADIENT_MASKS = 20  # random masks at which gradients show the curvature
 HEAD_COST = 8.0  # passes on which a head is checked
 _PASSES_OF_A_GRADIENT = 4  # memory of a forward pass that keeps what its backward pass needs, in passes
 _HALVES = ("a", "b")
-_PRIOR = 4.0  # pairs' worth of belief in the coefficient 1
+_PRIOR = 40.0  # pairs' worth of belief in the coefficient 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +55,14 @@ class Stratified:
     """Pairs of stratified designs; ``expansion`` adds the control variate for the variance.
 
     ``heads``: average out the last dropout where it is followed by a linear map (``None``: if that is
-    cheap compared with the budget). ``gradient_masks``: number of random masks over which the gradient
-    is averaged; 0 takes it at the mean mask.
+    cheap compared with the budget). ``gradient_masks``: number of random masks at which gradients are taken
+    for an expansion of second order; 0 expands to first order at the mean mask (``None``: by cost, too).
     """
 
     expansion: bool = False
     passes: int = DESIGN
     heads: bool | None = None
-    gradient_masks: int = 0
+    gradient_masks: int | None = None
     overhead: float = 0.0  # passes spent before the first design: pilot and gradients
     reason: str = ""  # why it was chosen, if it was
     ready: _Ready | None = None
@@ -70,8 +73,9 @@ class Stratified:
         return "control-variate" if self.expansion else "stratified"
 
     def least(self) -> int:
-        """A few pairs of designs, and what preparing them costs."""
-        return 2 * LEAST_PAIRS * min(self.passes, 4) + int(np.ceil(self.overhead))
+        """A few pairs of designs, which may be short until they are bound, and what preparing them costs."""
+        passes = min(self.passes, SHORT) if self.ready is None else self.passes
+        return 2 * LEAST_PAIRS * passes + int(np.ceil(self.overhead))
 
     def choose(self, source: Source, goal: Goal) -> Stratified:
         """Shorter designs for small budgets, so that enough pairs are left for standard errors."""
@@ -84,9 +88,16 @@ class Stratified:
         heads = self.heads
         if heads is None:
             heads = self.expansion or affordable(source, goal)
-        if goal.budget is None:
-            return replace(self, heads=heads)
-        return replace(self, heads=heads, passes=int(np.clip(goal.budget // 20, 4, self.passes)))
+        samples = self.gradient_masks
+        if samples is None:
+            samples = GRADIENT_MASKS if self.expansion and affordable(source, goal, GRADIENT_MASKS) else 0
+        return replace(self, heads=heads, gradient_masks=samples).shortened(goal.budget)
+
+    def shortened(self, budget: float | None) -> Stratified:
+        """With designs of which a budget holds at least ten pairs, if they need not be very short for that."""
+        if budget is None:
+            return self
+        return replace(self, passes=int(np.clip(budget // 20, min(self.passes, SHORT), self.passes)))
 
     def bind(self, source: Source) -> Stratified:
         """Differentiate once for these inputs, if anything needs it."""
@@ -107,11 +118,14 @@ class Stratified:
         heads = heads_of(sampler, program, batch, slopes, source.seed) if self.heads else ()
         if heads:
             cost += HEAD_COST
-        if self.expansion and self.gradient_masks:
-            keys = pass_keys(source.seed, GRADIENT_STREAM, 0, range(self.gradient_masks))
-            slopes = linearise(sampler, program, batch, keys)
-            cost += slopes.cost
-        return _Rows(rows, heads, expansion_of(program, slopes, served_by(heads)) if self.expansion else None), cost
+        if not self.expansion:
+            return _Rows(rows, heads), cost
+        if not self.gradient_masks:
+            return _Rows(rows, heads, expansion_of(program, slopes, served_by(heads))), cost
+        second, more = curved(
+            sampler, program, batch, self.gradient_masks, served_by(heads), source.seed, source.first_row
+        )
+        return _Rows(rows, heads, second), cost + more
 
     def extend(self, done: Mapping[str, int], budget: float) -> tuple[list[Task], dict[str, int]]:
         """The next pairs of designs."""
@@ -137,13 +151,11 @@ class Stratified:
             "rest": MomentBlock.of(raw - G.reshape(raw.shape)),
             "s2": MomentBlock.of(s2.reshape(raw.shape)),
         }
-        whole = s2.mean(axis=1) + _scatter(D)
-        Y = D.mean(axis=1)
-        v = (whole[::2] + whole[1::2]) / 2 + (Y[::2] - Y[1::2]) ** 2 / 2
+        extra = s2.mean(axis=1)
+        v = _variance_of_pairs(D) + (extra[::2] + extra[1::2]) / 2
         if not self.ready.expanded:
             return {**state, "v": MomentBlock.of(v)}
-        scatter = _scatter(G)
-        c = (scatter[::2] + scatter[1::2]) / 2 - self.ready.variance(self.passes)
+        c = _variance_of_pairs(G) - self.ready.variance
         for half, name in enumerate(_HALVES):
             mine = [i for i, pair in enumerate(pairs) if pair % 2 == half]
             if mine:
@@ -196,7 +208,7 @@ class Stratified:
             gain_V = (mu4 - mu2**2) / cost / error2_v
             correlation = np.sqrt(np.clip(1 - (rest.variance + s2.mean * 0) / full.variance, 0, 1))
         if self.ready.expanded:
-            known = self.ready.variance()
+            known = self.ready.variance
             nothing = np.zeros_like(known)
             yield LevelEstimate("analytic", 0, 0, self.overhead, nothing, known, nothing, known, nothing, nothing)
         yield LevelEstimate(
@@ -240,12 +252,12 @@ class _Rows:
 
     rows: slice
     heads: tuple[Head, ...] = ()
-    expansion: Expansion | None = None
+    expansion: Expansion | Quadratic | None = None
 
     def passes(self, source: Source, masks: Sequence[Tensor | None]) -> list[Array]:
         """h, s² and G of a chunk of masks."""
         h, s2 = reduced_passes(source.sampler, source.program, source.batch, masks, self.heads)
-        G = torch.zeros_like(h) if self.expansion is None else self.expansion.linear(masks, source.batch.rows)
+        G = torch.zeros_like(h) if self.expansion is None else self.expansion.values(masks, source.batch.rows)
         return [_array(t) for t in (h, s2, G)]
 
 
@@ -265,27 +277,28 @@ class _Ready:
         """Names of the sites averaged out."""
         return tuple(dict.fromkeys(head.site.name for part in self.parts for head in reversed(part.heads)))
 
-    def variance(self, passes: int | None = None) -> Array:
-        """Var G, or E[(1/T) Σ (G_t − Ḡ)²] = Var G − Var Ḡ in a design of ``passes`` passes."""
+    @property
+    def variance(self) -> Array:
+        """Var G."""
         known = [part.expansion for part in self.parts if part.expansion is not None]
-        if passes is None:
-            return np.concatenate([_array(e.variance) for e in known])
-        return np.concatenate([_array(e.variance - e.variance_of_design_mean(passes)) for e in known])
+        return np.concatenate([_array(e.variance) for e in known])
 
 
 def _array(values: Tensor) -> Array:
     return np.asarray(values.double().cpu().numpy())
 
 
-def affordable(source: Source, goal: Goal, share: float = 0.1) -> bool:
-    """Whether one backward pass per output costs at most ``share`` of the passes to come."""
+def affordable(source: Source, goal: Goal, samples: int = 1, share: float = 0.1) -> bool:
+    """Whether ``samples`` gradients of every output cost at most ``share`` of the passes to come."""
     width = source.program.structure.width
-    return bool(1 + 2 * width <= share * (goal.budget or 1280.0))
+    return bool(samples * (1 + width) <= share * (goal.budget or 1280.0))
 
 
-def _scatter(values: Array) -> Array:
-    """(1/T) Σ (x_t − x̄)² over the passes of each design (axis 1)."""
-    return np.asarray(np.square(values - values.mean(axis=1, keepdims=True)).mean(axis=1))
+def _variance_of_pairs(values: Array) -> Array:
+    """The variance of a pass from each pair of designs, (designs, T, ...): scatter inside, and between the two."""
+    Y = values.mean(axis=1)
+    inside = np.square(values - Y[:, None]).mean(axis=1)
+    return np.asarray((inside[::2] + inside[1::2]) / 2 + (Y[::2] - Y[1::2]) ** 2 / 2)
 
 
 def times(gain: float) -> str:
