@@ -19,7 +19,7 @@ from torch.func import vmap
 from torch.utils.flop_counter import FlopCounterMode
 
 from mlmc_dropout.data import Batch
-from mlmc_dropout.expansion import Expansion, by_row, contract
+from mlmc_dropout.expansion import by_row, contract
 from mlmc_dropout.masks import pass_keys
 from mlmc_dropout.sampler import DropoutSampler, Program
 from mlmc_dropout.sites import Site, play
@@ -34,22 +34,24 @@ _PASSES_OF_A_GRADIENT = 4  # memory of a pass that keeps what its backward pass 
 
 @dataclass(frozen=True, slots=True)
 class Quadratic:
-    """Q = G + ½ Σ B_ab (P_a P_b − δ_ab) with P_a = Σ d_a ξ, uncorrelated and of variance 1.
+    """Q = s P_0 + ½ Σ B_ab (P_a P_b − δ_ab) with P_a = Σ d_a ξ, uncorrelated and of variance 1.
 
-    ``linear`` is G. Per site, ``directions`` d are (rows, width·K, units); ``bend`` B is (rows, width, K, K).
+    Per site, ``directions`` d are (rows, width·K, units), the first that of the mean gradient, whose length
+    s is ``slope`` (rows, width); ``bend`` B is (rows, width, K, K).
     """
 
-    linear: Expansion
+    sites: tuple[Site, ...]
     directions: tuple[Tensor | None, ...]
+    slope: Tensor
     bend: Tensor
     variance: Tensor
 
     def values(self, masks: Sequence[Tensor | None], rows: int) -> Tensor:
         """Q for a chunk of masks: (passes, rows, width)."""
-        P = contract(self.linear.sites, masks, self.directions, rows).unflatten(-1, self.bend.shape[1:3])
-        form = torch.einsum("tnka,nkab,tnkb->tnk", P, self.bend, P)
+        P: Tensor = contract(self.sites, masks, self.directions, rows).unflatten(-1, self.bend.shape[1:3])
+        form = (torch.einsum("tnka,nkab->tnkb", P, self.bend) * P).sum(dim=-1)
         trace = self.bend.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
-        return self.linear.values(masks, rows) + (form - trace).to(self.variance.dtype) / 2
+        return self.slope * P[..., 0] + (form - trace) / 2
 
 
 def curved(
@@ -75,15 +77,10 @@ def curved(
     mean = g.mean(dim=0)
     V = _directions(g - mean, mean)
     B = _bend(torch.einsum("qnu,nkua->qnka", z, V), torch.einsum("qnku,nkua->qnka", g, V))
-    linear = Expansion(
-        program.sites,
-        tuple(gradients[s.index].mean(dim=0) if s.active else None for s in program.sites),
-        mean.square().sum(dim=-1),
-    )
-    sizes = [site.units for site in sites]
-    parts = iter(V.movedim(-1, -2).flatten(1, 2).split(sizes, dim=-1))
+    parts = iter(V.movedim(-1, -2).flatten(1, 2).split([site.units for site in sites], dim=-1))
     directions = tuple(next(parts) / scale[s.index] if s.active else None for s in program.sites)
-    return Quadratic(linear, directions, B, linear.variance + _more_variance(sites, mean, V, B)), cost
+    slope = (mean * V[..., 0]).sum(dim=-1)
+    return Quadratic(program.sites, directions, slope, B, _variance(sites, mean, V, B)), cost
 
 
 def _design(
@@ -190,13 +187,13 @@ def _bend(P: Tensor, slopes: Tensor) -> Tensor:
     return B
 
 
-def _more_variance(sites: Sequence[Site], mean: Tensor, V: Tensor, B: Tensor) -> Tensor:
-    """Var(Q) − Var(G) for independent masks z of variance 1, with M = V B Vᵀ the matrix of the form.
+def _variance(sites: Sequence[Site], mean: Tensor, V: Tensor, B: Tensor) -> Tensor:
+    """Var(Q) for independent masks z of variance 1, with M = V B Vᵀ the matrix of the form.
 
     Var(½ zᵀMz) = ½ tr M² + ¼ Σ M_uu² (kurtosis − 3), Cov(gᵀz, ½ zᵀMz) = ½ Σ g_u M_uu skewness.
     """
     diagonal = torch.einsum("nkua,nkab,nkub->nku", V, B, V)
     skewness = torch.cat([V.new_full((s.units,), (2 * s.p - 1) / math.sqrt(s.p * (1 - s.p))) for s in sites])
     excess = torch.cat([V.new_full((s.units,), 1 / (s.p * (1 - s.p)) - 6) for s in sites])
-    own = B.square().sum(dim=(-2, -1)) / 2 + (diagonal.square() * excess).sum(dim=-1) / 4
-    return own + (mean * diagonal * skewness).sum(dim=-1)
+    per_unit = mean.square() + diagonal.square() * excess / 4 + mean * diagonal * skewness
+    return per_unit.sum(dim=-1) + B.square().sum(dim=(-2, -1)) / 2
