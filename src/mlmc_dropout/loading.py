@@ -96,7 +96,7 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def _send_with_the_model(module: ModuleType) -> None:
-    """Workers cannot import a file by the name it has here: what it defines travels by value, if cloudpickle is there."""
+    """Workers cannot import a file by the name it has here: let its contents travel by value, if cloudpickle can."""
     try:
         import cloudpickle  # type: ignore[import-untyped,unused-ignore]
     except ImportError:
