@@ -88,10 +88,20 @@ def _from_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise InputError(f"{str(path)!r} is not a Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # worker processes and dataclasses look modules up by name
+    sys.modules[spec.name] = module  # dataclasses look modules up by name
     _with_folder(path.resolve().parent)
     spec.loader.exec_module(module)
+    _send_with_the_model(module)
     return module
+
+
+def _send_with_the_model(module: ModuleType) -> None:
+    """Workers cannot import a file by the name it has here: let its contents travel by value, if cloudpickle can."""
+    try:
+        import cloudpickle  # type: ignore[import-untyped,unused-ignore]
+    except ImportError:
+        return
+    cloudpickle.register_pickle_by_value(module)
 
 
 def _from_package(name: str) -> ModuleType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -145,7 +146,7 @@ class Run:
 
     def _further(self, found: Estimates) -> float:
         """Passes to spend next; 0 when the goal is reached or out of reach."""
-        goal, samples = self.goal, self._samples()
+        goal, samples = self.goal, self.samples()
         left = math.inf if goal.budget is None else goal.budget - found.cost
         least = self.plan.least()
         if goal.met(found, samples) or self._fixed or left < least:
@@ -159,14 +160,21 @@ class Run:
         goal = self.goal
         if not goal.has_tolerance:
             self.outcome = Outcome(found, Status.COMPLETED)
-        elif goal.met(found, self._samples()):
+        elif goal.met(found, self.samples()):
             self.outcome = Outcome(found, Status.TOLERANCE_MET)
         else:
             self.outcome = Outcome(found, Status.BUDGET_EXHAUSTED, _how_far(found, goal.shortfall(found)))
 
-    def _samples(self) -> float:
-        """Samples behind the standard errors: those of the block that has fewest."""
-        return min(block.count for block in self.progress.state.values())
+    def samples(self) -> float:
+        """Samples behind the standard errors: those of the block that has fewest; halves ``x.a``, ``x.b`` are one.
+
+        A half with one sample has no standard error yet: then that is the answer.
+        """
+        counts: Counter[str] = Counter()
+        for name, block in self.progress.state.items():
+            counts[name.removesuffix(".a").removesuffix(".b")] += block.count
+        fewest = min(block.count for block in self.progress.state.values())
+        return min(counts.values()) if fewest > 1 else fewest
 
     def _growing(self, found: Estimates) -> float:
         """Passes for the pilot of one level more, if one is needed and the budget can bear it."""
@@ -174,7 +182,7 @@ class Run:
             return 0.0
         mean = [float(level.variance.mean()) for level in found.levels]
         variance = [float(level.variance_V.mean()) for level in found.levels]
-        if self.growth.settled(mean, variance) or self.goal.met(found, self._samples()):
+        if self.growth.settled(mean, variance) or self.goal.met(found, self.samples()):
             return 0.0
         assert isinstance(self.plan, MLMC)
         longer = _with_ladder(self.method, next_fidelity(self.plan.ladder, self.growth.ratio).fidelities)

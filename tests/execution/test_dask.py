@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from execution.common import METHODS, digest, small
 
@@ -109,3 +111,52 @@ def test_without_a_scheduler_the_error_is_clear_and_the_checkpoint_resumable(tmp
     events = []
     resumed = md.estimate(model, x, progress=events.append, **goal)
     assert digest(resumed) == digest(md.estimate(model, x, method="pooled", budget=60_000))
+
+
+NETWORK = """
+import torch
+from torch import nn
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.drop, self.last = nn.Linear(1, 8), nn.Dropout(0.2), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.last(self.drop(torch.tanh(self.first(x))))
+
+
+def make():
+    torch.manual_seed(0)
+    return Network()
+"""
+
+
+def _command(folder, *arguments) -> dict:
+    """What ``mlmc-dropout`` says with --json, in a process of its own."""
+    start = [sys.executable, "-c", "import sys; from mlmc_dropout.cli import main; sys.exit(main())"]
+    command = [*start, *map(str, arguments), "--json", "--no-page"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["pooled", "auto"])
+def test_the_command_line_computes_on_a_live_scheduler(method, tmp_path, monkeypatch):
+    """A class of the user's own file, which the workers, started elsewhere, have never seen."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (tmp_path / "net.py").write_text(NETWORK, encoding="utf-8")
+    np.save(tmp_path / "x.npy", np.linspace(0, 1, 7)[:, None])
+    asked = ("estimate", "--model", "net.py:make", "--inputs", "x.npy", "--tolerance", 0.01, "--method", method)
+    serial = _command(tmp_path, *asked, "--out", "serial")
+    with dask.config.set(QUIET), _separate_scheduler() as (path, _):
+        with distributed.Client(scheduler_file=path, timeout="60s") as client:
+            client.wait_for_workers(1, timeout=120)
+        with open(path) as file:
+            address = json.load(file)["address"]
+        shared = _command(tmp_path, *asked, "--out", "shared", "--scheduler", address)
+    assert serial["status"] == shared["status"] == "TOLERANCE_MET"
+    one, other = (md.load_result(tmp_path / name / "result.npz") for name in ("serial", "shared"))
+    assert digest(one) == digest(other)

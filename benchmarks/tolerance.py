@@ -1,0 +1,109 @@
+"""Tolerances on every model of the test zoo: whether they are met in truth, and what that costs.
+
+The study itself is ``tests/tolerance_study.py``, which says how "covered", "met" and "spent" are meant; the slow test
+``tests/statistical/test_tolerance_zoo.py`` runs a smaller version of it. References of a million plain passes are
+computed once and kept in ``results/zoo_references.json``. ``--models`` repeats a part and keeps the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import common
+import numpy as np
+
+from mlmc_dropout.sampler import FallbackWarning
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from tolerance_study import FEW, LEASTS, REFERENCE, Reference, Study, coverage, parts, reference_of, saved_references
+from zoo import ZOO
+
+RESULTS = common.RESULTS / "tolerance.json"
+
+
+def saved_rows() -> list[dict[str, Any]]:
+    """What an earlier run saved."""
+    rows: list[dict[str, Any]] = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
+    return rows
+
+
+def references(fresh: bool) -> dict[str, Reference]:
+    """A reference for every model: the saved one, or a new one."""
+    known = {} if fresh else saved_references()
+    found = {name: known.get(name) or reference_of(name) for name in ZOO}
+    if found != known:
+        common.save("zoo_references", [{"model": n, **asdict(r)} for n, r in found.items()], passes=REFERENCE)
+    return found
+
+
+def summary(rows: list[dict[str, Any]]) -> list[list[Any]]:
+    """One line per method, moment and tolerance, and one for all tolerances."""
+    lines = []
+    for method, moment in dict.fromkeys((row["method"], row["moment"]) for row in rows):
+        own = [row for row in rows if (row["method"], row["moment"]) == (method, moment)]
+        for label, cells in [(str(n), [r for r in own if r["asked"] == n]) for n in LEASTS] + [("all", own)]:
+            chance = [row for row in cells if row["by_chance"]]
+            (covered, error), (met, _) = (coverage([s for r in chance for s in r[k]]) for k in ("covered", "met"))
+            worst = max(cells, key=lambda row: row["ratio"])
+            lines.append(
+                [
+                    method,
+                    moment,
+                    label,
+                    len({row["model"] for row in cells}),
+                    len({row["model"] for row in cells if not row["by_chance"]}),
+                    sum(len(row["spent"]) for row in chance),
+                    f"{covered:.3f} ± {error:.3f}",
+                    f"{met:.3f}",
+                    f"{np.mean([row['ratio'] for row in cells]):.2f}",
+                    f"{worst['ratio']:.2f} ({worst['model']})",
+                ]
+            )
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=8, help="runs per model, method and tolerance")
+    parser.add_argument("--models", nargs="*", default=list(ZOO), help="the models to run; the others are kept")
+    parser.add_argument("--fresh", action="store_true", help="compute the references again")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", FallbackWarning)
+    known = references(options.fresh)
+    rows = [row for row in saved_rows() if row["model"] not in options.models]
+    settings = {"seeds": options.seeds, "leasts": LEASTS, "reference": REFERENCE, "few": FEW}
+    for name in options.models:
+        study = Study(name, known[name])
+        print(f"{name}: reference and a long stratified run differ by at most {study.disagreement():.2f} σ", flush=True)
+        for method, moment in parts(name):
+            for asked in LEASTS:
+                cell = study.cell(method, asked, options.seeds, moment)
+                rows.append({"asked": asked, "disagreement": study.disagreement(), **cell.plain()})
+                covered, error = coverage(cell.covered)
+                print(f"  {method} {moment} {asked}: {cell.ratio:.2f} of the least, covers {covered:.3f} ± {error:.3f}")
+        common.save("tolerance", sorted(rows, key=lambda row: list(ZOO).index(row["model"])), **settings)
+    columns = (
+        "method",
+        "moment",
+        "least passes",
+        "models",
+        "exact",
+        "runs",
+        "covered",
+        "met",
+        "spent",
+        "spent at most",
+    )
+    text = common.table(columns, summary(rows))
+    common.write_into("scaling.md", "tolerances", text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
