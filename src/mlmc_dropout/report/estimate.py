@@ -22,7 +22,7 @@ _METHODS = {
     "pooled": "plain Monte Carlo: the mean and variance of all passes",
     "mlmc": "multilevel over passes: coarse replicates corrected by finer ones",
     "stratified": "stratified masks: designs of passes in which every unit is dropped evenly",
-    "control-variate": "a control variate: the network's first-order expansion in its masks, whose moments are exact",
+    "control-variate": "a control variate: the network's expansion in its masks, whose moments are exact",
 }
 _SHORT = (Status.BUDGET_EXHAUSTED, Status.STOPPED, Status.FAILED)
 
