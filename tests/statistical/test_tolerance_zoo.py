@@ -51,9 +51,9 @@ def test_tolerances_are_met_in_truth_and_cost_little_more_than_knowing_the_varia
 
 
 def test_the_study_in_the_documentation_supports_what_it_claims():
-    """Every model: coverage per method where chance plays a part; cost per model from 1000 passes on, on average at 400.
+    """Coverage per method where chance plays a part; cost per model from 1000 passes on, on average at 400.
 
-    At 400 passes some models cost more than 1.3 times the least: the documentation says so and the table names the worst.
+    At 400 passes some models cost more than 1.3 times the least; the documentation says so.
     """
     rows = json.loads(RESULTS.read_text())["rows"]
     assert {row["model"] for row in rows} == set(ZOO)
