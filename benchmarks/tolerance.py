@@ -61,7 +61,7 @@ def summary(rows: list[dict[str, Any]]) -> list[list[Any]]:
                     sum(len(row["spent"]) for row in chance),
                     f"{covered:.3f} ± {error:.3f}",
                     f"{met:.3f}",
-                    f"{np.mean([row['ratio'] for row in cells]):.2f}",
+                    f"{np.mean([row['ratio'] for row in chance]):.2f}",
                     f"{worst['ratio']:.2f} ({worst['model']})",
                 ]
             )
