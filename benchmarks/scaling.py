@@ -76,6 +76,11 @@ def slope(rows: list[dict[str, float]]) -> float:
     return float(np.polyfit([math.log(r["value"]) for r in rows], [math.log(r["seconds"]) for r in rows], 1)[0])
 
 
+def straightness(rows: list[dict[str, float]]) -> float:
+    """R² of a straight line through (value, seconds)."""
+    return float(np.corrcoef([r["value"] for r in rows], [r["seconds"] for r in rows])[0, 1] ** 2)
+
+
 def _run(settings: dict[str, Any], rows: int) -> Run:
     sampler = md.DropoutSampler(network())
     batch = next(sampler.batches(torch.randn(rows, 4)))
@@ -153,8 +158,11 @@ def main(document: bool) -> None:
             ("who", "seconds", "speed against one worker"), [(n, s, crews["1 worker"] / s) for n, s in crews.items()]
         ),
         "growth": table(
-            ("grows with", *("",) * 4, "exponent"),
-            [(n, *(f"{r['value']}: {r['seconds']:.2f} s" for r in found), slope(found)) for n, found in lines.items()],
+            ("grows with", *("",) * 4, "exponent", "R² of a straight line"),
+            [
+                (n, *(f"{r['value']}: {r['seconds']:.2f} s" for r in found), slope(found), straightness(found))
+                for n, found in lines.items()
+            ],
         ),
         "traffic": table(
             ("method", "bytes of a task's name", "bytes of its answer, per component", "driver's ns per component"),

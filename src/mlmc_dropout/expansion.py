@@ -159,11 +159,15 @@ def _derivatives(
 
 
 def _stacked(parts: Sequence[Tensor | None], site: Site, rows: int) -> Tensor | None:
-    """One gradient per output -> (rows, width, units); ``None`` if no output depends on the site."""
+    """One gradient per output -> (rows, width, units); ``None`` if no output depends on the site.
+
+    At least in single precision: sums of many terms are to have the moments they are said to have.
+    """
     some = next((p for p in parts if p is not None), None)
     if some is None:
         return None
-    filled = [torch.zeros_like(some) if p is None else p for p in parts]
+    dtype = torch.promote_types(some.dtype, torch.float32)
+    filled = [(torch.zeros_like(some) if p is None else p).to(dtype) for p in parts]
     return torch.stack([by_row(p[None], site, rows)[0] for p in filled], dim=1)
 
 

@@ -120,7 +120,7 @@ def reduced_passes(
         for head in heads:
             site, keep = head.site, own[head.site.index]
             assert keep is not None
-            z = by_row(slope(site, probe.inputs[site.index])[None], site, batch.rows)[0]
+            z = by_row(slope(site, probe.inputs[site.index])[None], site, batch.rows)[0].to(head.jacobian.dtype)
             xi = by_row(keep[None], site, batch.rows)[0].to(z.dtype) - (1.0 - site.p)
             h = h - _per_row(head.jacobian, z * xi)
             s2 = s2 + (site.p * (1.0 - site.p)) * _per_row(head.jacobian.square(), z.square())

@@ -17,7 +17,7 @@ __all__ = ["Goal", "Look"]
 Array = NDArray[np.float64]
 
 PILOT = 128  # passes spent before the first look at the standard errors
-TRUSTED = 10  # samples (passes, replicates, pairs of designs) from which a standard error is believed
+TRUSTED = 16  # samples (passes, replicates, pairs of designs) from which a standard error is believed
 MAX_GROWTH = 8.0  # never trust a look enough to multiply the passes by more than this
 MIN_GROWTH = 1.05  # nor look again after less than this
 CAUTION = 0.75  # the share of a long way that is gone before looking again

@@ -105,7 +105,8 @@ def _decide(source: Source, goal: Goal, rows: int, samples: int, looking: float)
     )
     method = replace(best.method, reason=reason, overhead=int(np.ceil(looking)))
     if isinstance(method, Stratified) and method.expansion and goal.has_tolerance:
-        return method.shortened(best.price(goal, needs) - best.overhead)  # the expansion makes up for short designs
+        # The expansion makes up for short designs, and more of them give better standard errors.
+        return method.shortened((best.price(goal, needs) - best.overhead) / 2)
     return method
 
 
