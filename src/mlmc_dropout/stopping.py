@@ -12,7 +12,7 @@ from scipy.special import gammaincinv
 
 from mlmc_dropout.errors import InputError
 
-__all__ = ["Goal", "Look"]
+__all__ = ["Goal", "Look", "doubt"]
 
 Array = NDArray[np.float64]
 
@@ -105,7 +105,7 @@ class Goal:
 
     def met(self, found: Look, samples: float) -> bool:
         """Whether the tolerance is met, by standard errors that can be believed or that leave room for doubt."""
-        return self.has_tolerance and self.shortfall(found) * _doubt(samples) <= 1
+        return self.has_tolerance and self.shortfall(found) * doubt(samples) <= 1
 
     def more(self, found: Look, samples: float) -> float:
         """Passes to spend after a look; 0 when the goal is reached.
@@ -129,10 +129,10 @@ class Goal:
         return max(0.0, min(found.cost * (min(max(growth, MIN_GROWTH), MAX_GROWTH) - 1.0), left))
 
 
-def _doubt(samples: float) -> float:
+def doubt(samples: float) -> float:
     """Upper 99 % limit of a squared standard error over its estimate (n−1 degrees of freedom), 1 if it is trusted.
 
-    >>> _doubt(100), round(_doubt(5), 1)
+    >>> doubt(100), round(doubt(5), 1)
     (1.0, 13.5)
     """
     if samples >= TRUSTED:

@@ -17,7 +17,7 @@ from mlmc_dropout.estimators.stratified import GRADIENT_MASKS, HEAD_COST, Strati
 from mlmc_dropout.expansion import expansion_of, linearise, supported
 from mlmc_dropout.heads import heads_of, reduced_passes, served_by
 from mlmc_dropout.masks import pass_keys
-from mlmc_dropout.stopping import Goal
+from mlmc_dropout.stopping import PILOT, Goal, doubt
 
 __all__ = ["Auto"]
 
@@ -45,8 +45,12 @@ class _Candidate:
         """Passes to the asked accuracy, or the error a budget leaves: the dearer moment decides."""
         shares = [need / gain for need, gain in zip(needs, (self.gain, self.gain_V), strict=True)]
         together = max(shares) + 0.1 * sum(shares)
-        if goal.has_tolerance or goal.budget is None:
-            return self.overhead + together
+        if goal.has_tolerance:
+            passes, per_sample = float(PILOT), 2 * self.method.passes if isinstance(self.method, Stratified) else 1
+            while together * doubt(passes / per_sample) > passes:  # few samples have to do better
+                passes *= 1.05
+            return self.overhead + max(passes, together)
+        assert goal.budget is not None
         return together / max(1.0 - self.overhead / goal.budget, 1e-3)
 
 
