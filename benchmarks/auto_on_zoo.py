@@ -63,7 +63,7 @@ def spread(method: Chooser, source: Source, copies: int) -> tuple[str, float, fl
         found = run(plan, replace(source, batch=many))
         samples = [values.reshape(rows, copies, -1) for values in (found.mean, found.variance)]
     else:
-        runs = [run(plan, replace(source, seed=seed)) for seed in range(copies // 4)]
+        runs = [run(plan, replace(source, seed=seed)) for seed in range(4 * copies)]
         samples = [np.stack([getattr(f, name) for f in runs], axis=1) for name in ("mean", "variance")]
     mean, variance = (float(values.var(axis=1, ddof=1).sum()) for values in samples)
     return plan.name, mean, variance
