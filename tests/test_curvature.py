@@ -13,6 +13,7 @@ from torch import nn
 from zoo import ZOO
 
 from mlmc_dropout.curvature import curved
+from mlmc_dropout.estimators import Stratified
 from mlmc_dropout.expansion import linearise, supported
 from mlmc_dropout.heads import heads_of, served_by
 from mlmc_dropout.masks import pass_keys
@@ -134,3 +135,15 @@ def test_rows_do_not_depend_on_their_neighbours(masks):
     rows = source.batch.rows
     tail, _ = curved(source.sampler, source.program, source.batch[1:], 12, {}, source.seed, first_row=1)
     torch.testing.assert_close(whole.variance[1:rows], tail.variance, rtol=1e-6, atol=0)
+
+
+def test_rows_are_cut_so_that_the_gradients_of_many_masks_fit_the_memory_limit():
+    model, x = ZOO["float64"].make()
+    source = source_of(model, x.repeat(500, 1), memory_limit=1 << 22)
+    method = Stratified(expansion=True, gradient_masks=20, heads=False)
+    bound = method.bind(source)
+    units, width = sum(s.units for s in source.program.active), source.program.structure.width
+    for part in bound.ready.parts:
+        rows = part.rows.stop - part.rows.start
+        assert 8 * rows * units * width * 20 <= 1 << 22
+    assert len(bound.ready.parts) > 1

@@ -19,17 +19,16 @@ from torch.func import vmap
 from torch.utils.flop_counter import FlopCounterMode
 
 from mlmc_dropout.data import Batch
-from mlmc_dropout.expansion import by_row, contract
+from mlmc_dropout.expansion import PASSES_OF_A_GRADIENT, by_row, contract, full_shape
 from mlmc_dropout.masks import pass_keys
 from mlmc_dropout.sampler import DropoutSampler, Program
 from mlmc_dropout.sites import Site, play
 
-__all__ = ["DIRECTIONS", "Quadratic", "curved"]
+__all__ = ["DIRECTIONS", "Quadratic", "curved", "passes_in_memory"]
 
 DIRECTIONS = 6  # the mean gradient's, and those in which gradients scatter most
 _RIDGE = 2.0  # samples' worth of belief that there is no curvature
 _STREAM = 1 << 21  # of the masks at which gradients are taken
-_PASSES_OF_A_GRADIENT = 4  # memory of a pass that keeps what its backward pass needs, in passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,13 @@ class Quadratic:
         form = (torch.einsum("tnka,nkab->tnkb", P, self.bend) * P).sum(dim=-1)
         trace = self.bend.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
         return self.slope * P[..., 0] + (form - trace) / 2
+
+
+def passes_in_memory(program: Program, samples: int) -> int:
+    """How many passes of a row take as much memory as its masks, gradients and directions."""
+    units, width = sum(site.units for site in program.active), program.structure.width
+    numbers = units * (2 * samples * (width + 1) + 2 * DIRECTIONS * width)
+    return max(PASSES_OF_A_GRADIENT, -(-8 * numbers // program.bytes_per_row))
 
 
 def curved(
@@ -93,9 +99,7 @@ def _design(
     for site in program.sites:
         keep = sampler.draw(site, key, batch.rows, first_row, samples)
         if keep is not None:
-            shape = list(site.shape)
-            shape[site.row_axis or 0] *= batch.rows
-            found[site.index] = keep.to(dtype).expand(samples, *shape)
+            found[site.index] = keep.to(dtype).expand(samples, *full_shape(site, batch.rows))
     return found
 
 
@@ -112,7 +116,7 @@ def _gradients(
     for output in range(width):
         averaged = tuple(site for site, outputs in served.items() if outputs[output])
         groups.setdefault(averaged, []).append(output)
-    size = max(1, sampler.passes_at_once(program, batch.rows) // _PASSES_OF_A_GRADIENT)
+    size = max(1, sampler.passes_at_once(program, batch.rows) // PASSES_OF_A_GRADIENT)
     found = {
         site.index: masks[site.index].new_zeros(samples, batch.rows, width, site.units)
         for site in program.sites

@@ -20,7 +20,19 @@ from mlmc_dropout.linearity import only_linear
 from mlmc_dropout.sampler import DropoutSampler, Program
 from mlmc_dropout.sites import Player, Site
 
-__all__ = ["Expansion", "Linearisation", "Probe", "by_row", "contract", "expansion_of", "linearise", "supported"]
+__all__ = [
+    "Expansion",
+    "Linearisation",
+    "Probe",
+    "by_row",
+    "contract",
+    "expansion_of",
+    "full_shape",
+    "linearise",
+    "supported",
+]
+
+PASSES_OF_A_GRADIENT = 4  # memory of a pass that keeps what its backward pass needs, in passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +112,8 @@ class Probe(Player):
         return out + self._nudges[index] if index in self._nudges else out
 
 
-def _full_shape(site: Site, rows: int) -> list[int]:
+def full_shape(site: Site, rows: int) -> list[int]:
+    """The shape of a mask in which every row has its own."""
     shape = list(site.shape)
     shape[site.row_axis or 0] *= rows
     return shape
@@ -115,7 +128,7 @@ def linearise(sampler: DropoutSampler, program: Program, batch: Batch) -> Linear
     dtype = sampler.dtype or torch.get_default_dtype()
     with torch.inference_mode(False):
         masks = [
-            torch.full(_full_shape(site, batch.rows), 1.0 - site.p, device=sampler.device, dtype=dtype)
+            torch.full(full_shape(site, batch.rows), 1.0 - site.p, device=sampler.device, dtype=dtype)
             if site.active
             else None
             for site in program.sites

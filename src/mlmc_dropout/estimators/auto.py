@@ -13,7 +13,15 @@ from torch import Tensor
 from mlmc_dropout.curvature import curved
 from mlmc_dropout.estimators.base import Method, Source
 from mlmc_dropout.estimators.pooled import Pooled
-from mlmc_dropout.estimators.stratified import GRADIENT_MASKS, HEAD_COST, Stratified, affordable, times
+from mlmc_dropout.estimators.stratified import (
+    GRADIENT_MASKS,
+    HEAD_COST,
+    UNKNOWN_BUDGET,
+    Stratified,
+    affordable,
+    as_array,
+    times,
+)
 from mlmc_dropout.expansion import expansion_of, linearise, supported
 from mlmc_dropout.heads import heads_of, reduced_passes, served_by
 from mlmc_dropout.masks import pass_keys
@@ -28,7 +36,6 @@ PILOT_PASSES = 32
 PILOT_ROWS = 8
 PILOT_SHARE = 0.05  # of the passes to come: more is not spent on looking
 FEW = 160  # passes below which there is nothing to choose
-UNKNOWN_BUDGET = 1280.0  # taken for the passes to come when only a tolerance is given
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +155,20 @@ class _Pilot:
         second, more = None, 0.0
         if samples:
             form, more = curved(sampler, program, batch, samples, served_by(heads), source.seed)
-            second = _array(form.values(masks, rows))
-        few.check(_array(D))
+            second = as_array(form.values(masks, rows))
+        few.check(as_array(D))
         cost = slopes.cost + (HEAD_COST if heads else 0.0)
         return cls(
-            _array(D), _array(h), _array(s2), _array(G_D), _array(G_h), second, bool(heads), cost, cost + more, samples
+            as_array(D),
+            as_array(h),
+            as_array(s2),
+            as_array(G_D),
+            as_array(G_h),
+            second,
+            bool(heads),
+            cost,
+            cost + more,
+            samples,
         )
 
     def candidates(self) -> Iterator[_Candidate]:
@@ -199,10 +215,6 @@ class _Pilot:
             for spread, tolerance, unit in zip(spreads, asked, scale, strict=True)
         )
         return mean, variance
-
-
-def _array(values: Tensor) -> Array:
-    return np.asarray(values.double().cpu().numpy())
 
 
 def _masks(source: Source) -> list[Tensor | None]:

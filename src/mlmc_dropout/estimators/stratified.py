@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
-from mlmc_dropout.curvature import Quadratic, curved
+from mlmc_dropout.curvature import Quadratic, curved, passes_in_memory
 from mlmc_dropout.errors import ModelError
 from mlmc_dropout.estimators.base import BLOCK, Estimates, LevelEstimate, Source, State, Task, blocks
-from mlmc_dropout.expansion import Expansion, expansion_of, linearise, supported
+from mlmc_dropout.expansion import PASSES_OF_A_GRADIENT, Expansion, expansion_of, linearise, supported
 from mlmc_dropout.heads import Head, heads_of, reduced_passes, served_by
 from mlmc_dropout.masks import pass_keys
 from mlmc_dropout.moments import MomentBlock
@@ -43,10 +43,10 @@ Array = NDArray[np.float64]
 
 DESIGN = 20  # passes per design: pT is whole for the common rates 0.05, 0.1, 0.2, 0.25, 0.5
 SHORT = 4
+UNKNOWN_BUDGET = 1280.0  # taken for the passes to come when only a tolerance is given
 LEAST_PAIRS = 4
 GRADIENT_MASKS = 20  # random masks at which gradients show the curvature
 HEAD_COST = 8.0  # passes on which a head is checked
-_PASSES_OF_A_GRADIENT = 4  # memory of a forward pass that keeps what its backward pass needs, in passes
 _HALVES = ("a", "b")
 _PRIOR = 40.0  # pairs' worth of belief in the coefficient 1
 
@@ -104,7 +104,9 @@ class Stratified:
         """Differentiate once for these inputs, if anything needs it."""
         if not supported(source.program) or not (self.expansion or self.heads):
             return replace(self, ready=_Ready(()))
-        bound = [self._bind_rows(rows, part) for rows, part in source.parts(_PASSES_OF_A_GRADIENT)]
+        samples = self.gradient_masks if self.expansion else 0
+        held = passes_in_memory(source.program, samples) if samples else PASSES_OF_A_GRADIENT
+        bound = [self._bind_rows(rows, part) for rows, part in source.parts(held)]
         return replace(
             self,
             ready=_Ready(tuple(prepared for prepared, _ in bound)),
@@ -259,7 +261,7 @@ class _Rows:
         """h, s² and G of a chunk of masks."""
         h, s2 = reduced_passes(source.sampler, source.program, source.batch, masks, self.heads)
         G = torch.zeros_like(h) if self.expansion is None else self.expansion.values(masks, source.batch.rows)
-        return [_array(t) for t in (h, s2, G)]
+        return [as_array(t) for t in (h, s2, G)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -282,17 +284,18 @@ class _Ready:
     def variance(self) -> Array:
         """Var G."""
         known = [part.expansion for part in self.parts if part.expansion is not None]
-        return np.concatenate([_array(e.variance) for e in known])
+        return np.concatenate([as_array(e.variance) for e in known])
 
 
-def _array(values: Tensor) -> Array:
+def as_array(values: Tensor) -> Array:
+    """In double precision, for numpy."""
     return np.asarray(values.double().cpu().numpy())
 
 
 def affordable(source: Source, goal: Goal, samples: int = 1, share: float = 0.1) -> bool:
     """Whether ``samples`` gradients of every output cost at most ``share`` of the passes to come."""
     width = source.program.structure.width
-    return bool(samples * (1 + width) <= share * (goal.budget or 1280.0))
+    return bool(samples * (1 + width) <= share * (goal.budget or UNKNOWN_BUDGET))
 
 
 def _widened(samples: float) -> float:
