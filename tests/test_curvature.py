@@ -145,5 +145,5 @@ def test_rows_are_cut_so_that_the_gradients_of_many_masks_fit_the_memory_limit()
     units, width = sum(s.units for s in source.program.active), source.program.structure.width
     for part in bound.ready.parts:
         rows = part.rows.stop - part.rows.start
-        assert 8 * rows * units * width * 20 <= 1 << 22
+        assert 8 * rows * units * 2 * 20 * (width + 1) <= 1 << 22  # masks and gradients, scaled and not
     assert len(bound.ready.parts) > 1
