@@ -35,6 +35,8 @@ PILOT_STREAM = 1 << 22
 PILOT_PASSES = 32
 PILOT_ROWS = 8
 PILOT_SHARE = 0.05  # of the passes to come: more is not spent on looking
+IN_DOUBT = 1.25  # the second order contains the first: a pilot has to see this much in favour of the first
+TINY = 1e-300
 FEW = 160  # passes below which there is nothing to choose
 
 
@@ -47,10 +49,11 @@ class _Candidate:
     gain: float
     gain_V: float
     overhead: float = 0.0
+    handicap: float = 1.0
 
     def price(self, goal: Goal, needs: tuple[float, float]) -> float:
         """Passes to the asked accuracy, or the error a budget leaves: the dearer moment decides."""
-        shares = [need / gain for need, gain in zip(needs, (self.gain, self.gain_V), strict=True)]
+        shares = [self.handicap * need / gain for need, gain in zip(needs, (self.gain, self.gain_V), strict=True)]
         together = max(shares) + 0.1 * sum(shares)
         if goal.has_tolerance:
             passes, per_sample = float(PILOT), 2 * self.method.passes if isinstance(self.method, Stratified) else 1
@@ -175,6 +178,8 @@ class _Pilot:
         """Every way to go, with its gains predicted from the pilot."""
         plain_V = _noise(self.D, 0.0, 0.0)
         mu2 = self.D.var(axis=0).mean()
+        # Designs remove what is additive in the masks: of s² about as large a share as of h.
+        of_s2 = self.s2.var(axis=0).mean() * _left(self.h, self.G_h) / max(self.h.var(axis=0).mean(), TINY)
         yield _Candidate(Pooled(), "pooled", 1.0, 1.0)
         yield _Candidate(Stratified(heads=False), "stratified masks", _ratio(mu2, _left(self.D, self.G_D)), 0.97)
         if self.has_heads:
@@ -182,22 +187,23 @@ class _Pilot:
                 Stratified(heads=True),
                 "stratified masks with the last dropout averaged out",
                 _ratio(mu2, _left(self.h, self.G_h)),
-                _ratio(plain_V, _noise(self.h, self.s2, 0.0)),
+                _ratio(plain_V, _noise(self.h, self.G_h, 0.0) + of_s2),
                 self.cost,
             )
         yield _Candidate(
             Stratified(expansion=True, heads=True, gradient_masks=0),
             "stratified masks and the expansion in them as a control variate",
             _ratio(mu2, _left(self.h, self.G_h)),
-            _ratio(plain_V, _noise(self.h, self.s2, self.G_h)),
+            _ratio(plain_V, _noise(self.h, self.G_h, self.G_h) + of_s2),
             self.cost,
+            1.0 if self.second is None else IN_DOUBT,
         )
         if self.second is not None:
             yield _Candidate(
                 Stratified(expansion=True, heads=True, gradient_masks=self.samples),
                 "stratified masks and the expansion of second order in them as a control variate",
                 _ratio(mu2, _left(self.h, self.second)),
-                _ratio(plain_V, _noise(self.h, self.s2, self.second)),
+                _ratio(plain_V, _noise(self.h, self.second, self.second) + of_s2),
                 self.cost_of_second,
             )
 
@@ -227,10 +233,13 @@ def _left(passes: Array, companion: Array) -> float:
     return float((passes - companion).var(axis=0).mean())
 
 
-def _noise(passes: Array, s2: Array | float, companion: Array | float) -> float:
-    """Variance of a pass's contribution to μ2: (h − mean)² + s² − G², averaged over components."""
-    contribution = np.square(passes - passes.mean(axis=0)) + s2 - np.square(companion)
-    return float(contribution.var(axis=0).mean())
+def _noise(passes: Array, companion: Array | float, removed: Array | float) -> float:
+    """Variance of a pass's contribution to μ2, (h − mean)² − G², averaged over components.
+
+    The companion has mean 0, so that h less it tells the mean of h best: an error of it would count as noise here.
+    """
+    centred = passes - (passes - companion).mean(axis=0)
+    return float((np.square(centred) - np.square(removed)).var(axis=0).mean())
 
 
 def _ratio(plain: float, left: float) -> float:
