@@ -6,7 +6,9 @@ chunk is follows from the memory it needs and the limit; it changes the speed an
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -27,6 +29,7 @@ MaskMode = Literal["independent", "shared"]
 
 DEFAULT_MEMORY_LIMIT = 1 << 29
 _ROWS_TOGETHER = 16  # chunks of such multiples spare linear maps a copy (see interception)
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # as in malloc.h
 DRAW_SET = 1 << 22  # bytes of masks drawn at once: drawing few at a time wastes calls
 
 
@@ -140,7 +143,7 @@ class DropoutSampler:
         With ``designs = T`` each key names a whole stratified design of T passes, and the result has
         ``len(keys)·T`` passes.
         """
-        _keep_freed_memory()
+        _keep_freed_memory(self.memory_limit // 2)
         rows = batch.rows
         if program.rows_split:
             rows = program.footprint.rows_at_once(batch.rows, self.memory_limit)
@@ -218,13 +221,16 @@ class DropoutSampler:
 
 
 @functools.cache
-def _keep_freed_memory() -> None:
-    """Let the C library keep freed memory for the next chunk instead of returning it to the system.
+def _keep_freed_memory(size: int) -> None:
+    """Let the C library keep ``size`` bytes of freed memory for the next chunk instead of returning them to the system.
 
-    Getting pages back from the system costs more than filling them. glibc adapts its threshold to the
-    largest block (below 32 MiB) that was freed; elsewhere this has no effect. No page is touched.
+    Getting pages back from the system can cost a tenth of the time of all passes. Only glibc is told; its own limits
+    otherwise follow from what has been freed so far, and are too small.
     """
-    torch.empty((1 << 25) - (1 << 16), dtype=torch.uint8)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 1 << 25)
+        mallopt(_M_TRIM_THRESHOLD, min(size, (1 << 31) - 1))
 
 
 def _unflatten(structure: Structure, matrix: Tensor) -> Any:
