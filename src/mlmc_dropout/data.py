@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from mlmc_dropout.errors import InputError, ModelError
 
-__all__ = ["Batch", "Structure", "batches_of", "some"]
+__all__ = ["Batch", "Structure", "batches_of", "even_parts", "some"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,19 @@ def _row_count(values: list[Any]) -> int:
     if sizes == {0}:
         raise InputError("inputs are empty: 0 rows; give at least one")
     return sizes.pop()
+
+
+def even_parts(rows: int, most: int) -> Iterator[tuple[int, int]]:
+    """Cut ``rows`` into parts of at most ``most``, of which none is a lone row where that can be: (start, stop).
+
+    Some models squeeze the outputs of a lone row.
+
+    >>> list(even_parts(10, 4)), list(even_parts(3, 1))
+    ([(0, 3), (3, 6), (6, 10)], [(0, 3)])
+    """
+    count = min(-(-rows // most), max(1, rows // 2))
+    edges = [part * rows // count for part in range(count + 1)]
+    yield from itertools.pairwise(edges)
 
 
 def some(items: list[Any], most: int = 8) -> str:

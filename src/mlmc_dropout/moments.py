@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -69,6 +69,14 @@ class MomentBlock:
         return cls(
             x.shape[-1], mean[..., 0], square.sum(axis=-1), (square * d).sum(axis=-1), (square * square).sum(axis=-1)
         )
+
+    @classmethod
+    def beside(cls, blocks: Sequence[MomentBlock]) -> MomentBlock:
+        """Blocks of equally many samples of different components, side by side along the first axis."""
+        if len(blocks) == 1:
+            return blocks[0]
+        parts = ([getattr(block, name) for block in blocks] for name in ("mean", "s2", "s3", "s4"))
+        return cls(blocks[0].count, *map(np.concatenate, parts))
 
     def merge(self, other: MomentBlock) -> MomentBlock:
         """The block of both sets of samples."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mlmc_dropout.data import Batch, Structure, batches_of
+from mlmc_dropout.data import Batch, Structure, batches_of, even_parts
 from mlmc_dropout.errors import InputError, ModelError
 from mlmc_dropout.masks import bernoulli, derive, latin_hypercube, pass_keys
 from mlmc_dropout.passes import Program, arrange, fastest, run_masks
@@ -150,9 +151,8 @@ class DropoutSampler:
             if designs is not None:  # the masks of a design are drawn together
                 rows = min(rows, max(1, int(self.memory_limit / 4 / self._mask_bytes(program, 1) / designs)))
         pieces = []
-        parts = min(-(-batch.rows // rows), max(1, batch.rows // 2))  # a lone row upsets models that squeeze outputs
-        for part in torch.arange(batch.rows).tensor_split(parts):
-            start, some = int(part[0]), batch[int(part[0]) : int(part[-1]) + 1]
+        for start, stop in even_parts(batch.rows, rows):
+            some = batch[start:stop]
             size = chunk or self.passes_at_once(program, some.rows)
             pieces.append(torch.cat(list(self._chunks(program, some, keys, first_row + start, size, designs))))
         return torch.cat(pieces, dim=1) if len(pieces) > 1 else pieces[0]
@@ -224,10 +224,11 @@ class DropoutSampler:
 def _keep_freed_memory(size: int) -> None:
     """Let the C library keep ``size`` bytes of freed memory for the next chunk instead of returning them to the system.
 
-    Getting pages back from the system can cost a tenth of the time of all passes. Only glibc is told; its own limits
-    otherwise follow from what has been freed so far, and are too small.
+    Getting pages back from the system can cost a tenth of the time of all passes. Only glibc is told, whose own limits
+    are too small, and not where the environment tells it what to do.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    told = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" and not told else None
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 1 << 25)
         mallopt(_M_TRIM_THRESHOLD, min(size, (1 << 31) - 1))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mlmc_dropout.data import Batch, some
+from mlmc_dropout.data import Batch, even_parts, some
 from mlmc_dropout.errors import NonFiniteOutputError
 from mlmc_dropout.masks import pass_keys
 from mlmc_dropout.moments import MomentBlock
@@ -28,11 +28,13 @@ __all__ = [
     "Task",
     "Unchanging",
     "merge_states",
+    "states_beside",
 ]
 
 Array = NDArray[np.float64]
 
 BLOCK = 128  # passes a task holds in memory; fixed, so that results do not depend on chunks or workers
+_COPIES = 16  # of their values while moments are taken, in half the memory limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,12 @@ def merge_states(a: State, b: State) -> State:
     merged = {**b, **a}
     merged.update({name: a[name].merge(b[name]) for name in a.keys() & b.keys()})
     return merged
+
+
+def states_beside(states: Iterable[State]) -> State:
+    """States of the same samples of different rows, as one of all rows."""
+    parts = list(states)
+    return {name: MomentBlock.beside([part[name] for part in parts]) for name in parts[0]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +179,17 @@ class Source:
         return values.reshape(len(indices), len(replicates), *values.shape[1:])
 
     def parts(self, passes: int = 1) -> Iterator[tuple[slice, Source]]:
-        """The rows in parts of which ``passes`` passes fit the memory limit; one part if rows cannot be split."""
-        rows = self.batch.rows
+        """The rows in parts that fit the memory limit: ``passes`` passes of them, and the values of a task.
+
+        One part if rows cannot be split.
+        """
+        rows, limit = self.batch.rows, self.sampler.memory_limit
         if self.program.rows_split:
-            rows = self.program.footprint.rows_at_once(rows, self.sampler.memory_limit, passes)
-        for start in range(0, self.batch.rows, rows):
-            part = slice(start, min(start + rows, self.batch.rows))
-            yield part, replace(self, batch=self.batch[part], first_row=self.first_row + start)
+            values = _COPIES * BLOCK * 8 * self.program.structure.width
+            rows = min(self.program.footprint.rows_at_once(rows, limit, passes), max(1, limit // values))
+        for start, stop in even_parts(self.batch.rows, rows):
+            part = self.batch if stop - start == self.batch.rows else self.batch[start:stop]
+            yield slice(start, stop), replace(self, batch=part, first_row=self.first_row + start)
 
     def design_chunks(self, keys: Tensor, passes: int) -> Iterator[list[Tensor | None]]:
         """Masks of the stratified designs named by ``keys``, in chunks that fit the memory limit."""

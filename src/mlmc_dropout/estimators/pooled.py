@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 
 from mlmc_dropout import theory
-from mlmc_dropout.estimators.base import BLOCK, Estimates, LevelEstimate, Source, State, Task, Unchanging, blocks
+from mlmc_dropout.estimators.base import (
+    BLOCK,
+    Estimates,
+    LevelEstimate,
+    Source,
+    State,
+    Task,
+    Unchanging,
+    blocks,
+    states_beside,
+)
 from mlmc_dropout.moments import MomentBlock
 
 __all__ = ["Pooled"]
@@ -40,8 +50,9 @@ class Pooled(Unchanging):
 
     def run(self, source: Source, task: Task) -> State:
         """The moments of a block of passes."""
-        passes = source.passes(task.stream, range(1), range(task.first, task.first + task.count))
-        return {"pass": MomentBlock.of(passes[:, 0])}
+        names = range(task.first, task.first + task.count)
+        parts = (part.passes(task.stream, range(1), names) for _, part in source.parts())
+        return states_beside({"pass": MomentBlock.of(passes[:, 0])} for passes in parts)
 
     def summarise(self, state: State, done: Mapping[str, int]) -> Estimates:
         """Sample mean and variance; the standard error of the variance uses the sample's fourth moment."""

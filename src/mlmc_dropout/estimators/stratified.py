@@ -30,7 +30,7 @@ from torch import Tensor
 
 from mlmc_dropout.curvature import Quadratic, curved, passes_in_memory
 from mlmc_dropout.errors import ModelError
-from mlmc_dropout.estimators.base import BLOCK, Estimates, LevelEstimate, Source, State, Task, blocks
+from mlmc_dropout.estimators.base import BLOCK, Estimates, LevelEstimate, Source, State, Task, blocks, states_beside
 from mlmc_dropout.expansion import PASSES_OF_A_GRADIENT, Expansion, expansion_of, linearise, supported
 from mlmc_dropout.heads import Head, heads_of, reduced_passes, served_by
 from mlmc_dropout.masks import pass_keys
@@ -43,6 +43,7 @@ Array = NDArray[np.float64]
 
 DESIGN = 20  # passes per design: pT is whole for the common rates 0.05, 0.1, 0.2, 0.25, 0.5
 SHORT = 4
+FOR_VARIANCE = 10  # passes of a design if only the variance has a tolerance
 UNKNOWN_BUDGET = 1280.0  # taken for the passes to come when only a tolerance is given
 LEAST_PAIRS = 4
 GRADIENT_MASKS = 20  # random masks at which gradients show the curvature
@@ -92,7 +93,10 @@ class Stratified:
         samples = self.gradient_masks
         if samples is None:
             samples = GRADIENT_MASKS if self.expansion and affordable(source, goal, GRADIENT_MASKS) else 0
-        return replace(self, heads=heads, gradient_masks=samples).shortened(goal.budget)
+        chosen = replace(self, heads=heads, gradient_masks=samples).shortened(goal.budget)
+        if goal.tolerance is None and goal.tolerance_variance is not None:  # many pairs tell it best
+            chosen = replace(chosen, passes=min(chosen.passes, FOR_VARIANCE))
+        return chosen
 
     def shortened(self, budget: float | None) -> Stratified:
         """With designs of which a budget holds at least ten pairs, if they need not be very short for that."""
@@ -144,9 +148,13 @@ class Stratified:
     def run(self, source: Source, task: Task) -> State:
         """Design means, and the variance estimate and control of every pair."""
         assert self.ready is not None
+        parts = self.ready.parts or tuple(_Rows(rows) for rows, _ in source.parts(self.passes))
+        return states_beside(self._run_rows(source, task, own) for own in parts)
+
+    def _run_rows(self, source: Source, task: Task, own: _Rows) -> State:
         pairs = range(task.first, task.first + task.count)
         keys = pass_keys(source.seed, task.stream, np.repeat(pairs, 2), np.tile([0, 1], task.count))
-        D, s2, G = self._passes(source, keys)
+        D, s2, G = self._passes(source, keys, own)
         raw = D.reshape(-1, *D.shape[2:])
         state = {
             "y": MomentBlock.of((D - G).mean(axis=1)),
@@ -156,9 +164,9 @@ class Stratified:
         }
         extra = s2.mean(axis=1)
         v = _variance_of_pairs(D) + (extra[::2] + extra[1::2]) / 2
-        if not self.ready.expanded:
+        if own.expansion is None:
             return {**state, "v": MomentBlock.of(v)}
-        c = _variance_of_pairs(G) - self.ready.variance
+        c = _variance_of_pairs(G) - as_array(own.expansion.variance)
         for half, name in enumerate(_HALVES):
             mine = [i for i, pair in enumerate(pairs) if pair % 2 == half]
             if mine:
@@ -167,18 +175,13 @@ class Stratified:
                 state[f"v+c.{name}"] = MomentBlock.of(v[mine] + c[mine])
         return state
 
-    def _passes(self, source: Source, keys: Tensor) -> tuple[Array, Array, Array]:
-        """h, s² and G of the designs named by ``keys``: each (designs, T, rows, width)."""
-        assert self.ready is not None
-        pieces = []
-        for own in self.ready.parts or tuple(_Rows(rows) for rows, _ in source.parts(self.passes)):
-            part = replace(source, batch=source.batch[own.rows], first_row=source.first_row + own.rows.start)
-            chunks = [own.passes(part, masks) for masks in part.design_chunks(keys, self.passes)]
-            pieces.append([np.concatenate(arrays) for arrays in zip(*chunks, strict=True)])
-        joined = [np.concatenate(arrays, axis=1) for arrays in zip(*pieces, strict=True)]
-        source.check(joined[0])
-        shape = (len(keys), self.passes, *joined[0].shape[1:])
-        return joined[0].reshape(shape), joined[1].reshape(shape), joined[2].reshape(shape)
+    def _passes(self, source: Source, keys: Tensor, own: _Rows) -> list[Array]:
+        """h, s² and G of some rows and the designs named by ``keys``: each (designs, T, rows, width)."""
+        part = replace(source, batch=source.batch[own.rows], first_row=source.first_row + own.rows.start)
+        chunks = [own.passes(part, masks) for masks in part.design_chunks(keys, self.passes)]
+        joined = [np.concatenate(arrays) for arrays in zip(*chunks, strict=True)]
+        part.check(joined[0])
+        return [values.reshape(len(keys), self.passes, *values.shape[1:]) for values in joined]
 
     def summarise(self, state: State, done: Mapping[str, int]) -> Estimates:
         """Means over designs and pairs; standard errors from their scatter."""
