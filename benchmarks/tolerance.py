@@ -25,7 +25,18 @@ import numpy as np
 from mlmc_dropout.sampler import FallbackWarning
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from tolerance_study import FEW, LEASTS, REFERENCE, Reference, Study, coverage, parts, reference_of, saved_references
+from tolerance_study import (
+    FEW,
+    LEASTS,
+    METHODS,
+    REFERENCE,
+    Reference,
+    Study,
+    coverage,
+    parts,
+    reference_of,
+    saved_references,
+)
 from zoo import ZOO
 
 RESULTS = common.RESULTS / "tolerance.json"
@@ -99,12 +110,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=8, help="runs per model, method and tolerance")
     parser.add_argument("--models", nargs="*", default=list(ZOO), help="the models to run; the others are kept")
+    parser.add_argument("--methods", nargs="*", default=list(METHODS), help="likewise")
     parser.add_argument("--fresh", action="store_true", help="compute the references again")
     parser.add_argument("--largest", action="store_true", help="run only the cells that spent most again")
     options = parser.parse_args()
     warnings.simplefilter("ignore", FallbackWarning)
     known = references(options.fresh)
-    rows = [row for row in saved_rows() if row["model"] not in options.models]
+    asked = {(name, method) for name in options.models for method in options.methods}
+    rows = [row for row in saved_rows() if (row["model"], row["method"]) not in asked]
     if options.largest:
         options.models, rows = [], list(again(saved_rows(), known, 4 * options.seeds))
     settings = {"seeds": options.seeds, "leasts": LEASTS, "reference": REFERENCE, "few": FEW}
@@ -112,6 +125,8 @@ def main() -> None:
         study = Study(name, known[name])
         print(f"{name}: reference and a long stratified run differ by at most {study.disagreement():.2f} σ", flush=True)
         for method, moment in parts(name):
+            if method not in options.methods:
+                continue
             for asked in LEASTS:
                 cell = study.cell(method, asked, options.seeds, moment)
                 rows.append({"asked": asked, "disagreement": study.disagreement(), **cell.plain()})

@@ -186,9 +186,9 @@ class Study:
         No two cells of a model share a seed, for the same seed means the same passes.
         """
         chooser = METHODS[method]
-        unknown = Goal(tolerance=1.0)
-        plain = self.long(make_method("pooled").choose(self.source, unknown)).unit[moment].max()
-        unit = self.long(chooser.choose(self.source, unknown)).unit[moment].max()
+        known = Goal(budget=least)
+        plain = self.long(make_method("pooled").choose(self.source, known)).unit[moment].max()
+        unit = self.long(chooser.choose(self.source, known)).unit[moment].max()
         tolerance = math.sqrt(max(unit, plain / MOST_GAIN) / least)
         goal = Goal(tolerance=tolerance) if moment == "mean" else Goal(tolerance_variance=tolerance)
         truth, error = self.reference.of(moment)

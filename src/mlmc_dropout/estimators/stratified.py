@@ -43,7 +43,7 @@ Array = NDArray[np.float64]
 
 DESIGN = 20  # passes per design: pT is whole for the common rates 0.05, 0.1, 0.2, 0.25, 0.5
 SHORT = 4
-FOR_VARIANCE = 10  # passes of a design if only the variance has a tolerance
+TO_TOLERANCE = 10  # the same where standard errors decide: they are better with more pairs
 UNKNOWN_BUDGET = 1280.0  # taken for the passes to come when only a tolerance is given
 LEAST_PAIRS = 4
 GRADIENT_MASKS = 20  # random masks at which gradients show the curvature
@@ -94,8 +94,8 @@ class Stratified:
         if samples is None:
             samples = GRADIENT_MASKS if self.expansion and affordable(source, goal, GRADIENT_MASKS) else 0
         chosen = replace(self, heads=heads, gradient_masks=samples).shortened(goal.budget)
-        if goal.tolerance is None and goal.tolerance_variance is not None:  # many pairs tell it best
-            chosen = replace(chosen, passes=min(chosen.passes, FOR_VARIANCE))
+        if goal.has_tolerance and (goal.tolerance is None or _whole(source, TO_TOLERANCE)):
+            chosen = replace(chosen, passes=min(chosen.passes, TO_TOLERANCE))
         return chosen
 
     def shortened(self, budget: float | None) -> Stratified:
@@ -293,6 +293,11 @@ class _Ready:
 def as_array(values: Tensor) -> Array:
     """In double precision, for numpy."""
     return np.asarray(values.double().cpu().numpy())
+
+
+def _whole(source: Source, passes: int) -> bool:
+    """Whether a design of so many passes drops every unit equally often."""
+    return all(float(passes * site.p).is_integer() for site in source.program.active)
 
 
 def affordable(source: Source, goal: Goal, samples: int = 1, share: float = 0.1) -> bool:
