@@ -179,6 +179,15 @@ def gemm_seconds(case: Case, rounds: int) -> float:
     return counter.get_total_flops() * case.passes / speed
 
 
+def kernel_shares(run: Callable[[], Any], most: int = 5) -> dict[str, float]:
+    """The kernels in which a run spends most of its time, by torch's profiler, with their shares."""
+    with torch.no_grad(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
+        run()
+    times = {event.key.removeprefix("aten::"): event.self_cpu_time_total for event in found.key_averages()}
+    largest = sorted(times, key=lambda name: -times[name])[:most]
+    return {name: times[name] / sum(times.values()) for name in largest}
+
+
 def _timed(run: Callable[[], Any]) -> float:
     start = time.perf_counter()
     run()
@@ -208,11 +217,13 @@ def run(rounds: int) -> dict[str, Any]:
         "zoo": {},
     }
     for case in cases():
-        times = measure(contestants(case, True), rounds)
+        runs = contestants(case, True)
+        times = measure(runs, rounds)
         median = {name: statistics.median(values) for name, values in times.items()}
         out["models"][case.name] = {
             "passes": case.passes,
             "gemm_limit": gemm_seconds(case, rounds),
+            "shared_kernels": kernel_shares(runs["shared"]),
             "median": median,
             "seconds": times,
             "verdicts": verdicts(case, median),
@@ -256,6 +267,10 @@ def table(results: dict[str, Any]) -> str:
             f"| {name} | {one['passes']} | {m['loop'] * 1e3:.0f} | {cell('rows')} | {cell('independent')} | "
             f"{cell('shared')} | {m['nothing'] * 1e3:.0f} | {m['masks'] * 1e3:.0f} | {one['gemm_limit'] * 1e3:.0f} |"
         )
+    lines += ["", "Where the time of shared masks goes, by kernel:", "", "| model | kernels |", "|---|---|"]
+    for name, one in results["models"].items():
+        shares = ", ".join(f"{kernel} {share:.0%}" for kernel, share in one["shared_kernels"].items())
+        lines.append(f"| {name} | {shares} |")
     speeds = {name: one["median"]["loop"] / one["median"]["independent"] for name, one in results["zoo"].items()}
     lines += ["", "The zoo of the test suite, 200 passes, independent masks, times as fast as the loop:", ""]
     lines += ["| model | faster |", "|---|---|"]
@@ -273,7 +288,7 @@ def rewrite(doc: Path, text: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="two rounds instead of seven")
+    parser.add_argument("--quick", action="store_true", help="two rounds instead of eleven")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--no-doc", action="store_true", help="leave docs/throughput.md alone")
     options = parser.parse_args()
@@ -281,7 +296,7 @@ def main() -> int:
         torch.set_num_threads(options.threads)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        results = run(2 if options.quick else 7)
+        results = run(2 if options.quick else 11)
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     if not options.no_doc:

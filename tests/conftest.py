@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+
 from hypothesis import HealthCheck, settings
 
 # Examples are the same in every run, and a busy machine is not a failure.
 settings.register_profile("steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
+
+# Shells start background jobs with Ctrl-C switched off; the tests of Ctrl-C need it on.
+signal.signal(signal.SIGINT, signal.default_int_handler)
