@@ -114,3 +114,12 @@ def test_float32_samples_are_summed_in_float64():
     block = MomentBlock.of(x)
     assert block.mean.dtype == block.s4.dtype == np.float64
     np.testing.assert_allclose(block.variance, x.astype(np.float64).var(ddof=1), rtol=1e-13)
+
+
+def test_blocks_beside_each_other_are_the_block_of_all_components():
+    samples = np.random.default_rng(0).normal(size=(7, 5, 2))
+    whole, parts = MomentBlock.of(samples), [MomentBlock.of(samples[:, :2]), MomentBlock.of(samples[:, 2:])]
+    joined = MomentBlock.beside(parts)
+    assert joined.count == whole.count
+    for name in ("mean", "s2", "s3", "s4"):
+        np.testing.assert_array_equal(getattr(joined, name), getattr(whole, name))

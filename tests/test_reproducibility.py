@@ -198,3 +198,15 @@ def test_gradients_are_not_recorded():
     model = tiny_network(dtype=torch.float32)
     found = md.estimate(model, x[:, :1], method="pooled", budget=50)
     assert isinstance(found.mean, np.ndarray) and x.grad is None
+
+
+@pytest.mark.parametrize("method", ["pooled", "stratified", "control-variate", "mlmc"])
+def test_the_memory_limit_changes_no_bit(method):
+    """A limit that cuts the rows into several parts, and one that does not."""
+    model = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Dropout(0.1), nn.Linear(16, 2))
+    x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+    large, small = (
+        md.estimate(model, x, method=method, budget=600, memory_limit=limit) for limit in (1 << 29, 1 << 19)
+    )
+    np.testing.assert_array_equal(large.mean, small.mean)
+    np.testing.assert_array_equal(large.variance_stderr, small.variance_stderr)

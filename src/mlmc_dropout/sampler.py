@@ -175,6 +175,10 @@ class DropoutSampler:
                 f"at {unclear or 'any site, because rows influence each other'}; use masks='independent'"
             )
 
+    def masks_of_a_row(self, program: Program) -> int:
+        """Bytes of the masks of one pass that belong to one row."""
+        return self._mask_bytes(program, 1) if self.masks == "independent" else 0
+
     def _mask_bytes(self, program: Program, rows: int) -> int:
         """Bytes of the masks of one pass."""
         own = rows if self.masks == "independent" else 1

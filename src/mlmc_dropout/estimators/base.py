@@ -34,7 +34,7 @@ __all__ = [
 Array = NDArray[np.float64]
 
 BLOCK = 128  # passes a task holds in memory; fixed, so that results do not depend on chunks or workers
-_COPIES = 16  # of their values while moments are taken, in half the memory limit
+_COPIES = 8  # of their values while moments are taken, and of masks while they are drawn, in half the memory limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +179,15 @@ class Source:
         return values.reshape(len(indices), len(replicates), *values.shape[1:])
 
     def parts(self, passes: int = 1) -> Iterator[tuple[slice, Source]]:
-        """The rows in parts that fit the memory limit: ``passes`` passes of them, and the values of a task.
+        """The rows in parts that fit the memory limit: ``passes`` passes of them, and the masks and values of a task.
 
         One part if rows cannot be split.
         """
         rows, limit = self.batch.rows, self.sampler.memory_limit
         if self.program.rows_split:
-            values = _COPIES * BLOCK * 8 * self.program.structure.width
-            rows = min(self.program.footprint.rows_at_once(rows, limit, passes), max(1, limit // values))
+            of_a_task = BLOCK * (self.sampler.masks_of_a_row(self.program) + 8 * self.program.structure.width)
+            rows = self.program.footprint.rows_at_once(rows, limit, passes)
+            rows = min(rows, max(1, int(limit / 2 / _COPIES / of_a_task)))
         for start, stop in even_parts(self.batch.rows, rows):
             part = self.batch if stop - start == self.batch.rows else self.batch[start:stop]
             yield slice(start, stop), replace(self, batch=part, first_row=self.first_row + start)
