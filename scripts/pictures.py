@@ -173,6 +173,8 @@ def gains(model: nn.Module, budget: int = 1000) -> list[tuple[str, float, float]
 def what_wins(model: nn.Module) -> Any:
     """Bars of :func:`gains` on a logarithmic axis around 1."""
     rows = gains(model)
+    widest = math.log10(max(max(row[1:]) for row in rows))
+    ticks = range(-1, math.floor(widest) + 1)
     figure, axes = plt.subplots(1, 2, figsize=(7.6, 2.8), sharey=True, layout="constrained")
     for axis, column, title in ((axes[0], 1, "mean"), (axes[1], 2, "variance")):
         values = [row[column] for row in rows]
@@ -190,7 +192,9 @@ def what_wins(model: nn.Module) -> Any:
                 fontsize=9,
             )
         axis.axvline(0, color=GREY, linewidth=1)
-        axis.set(title=title, xlim=(-1.2, 2.6), xticks=[-1, 0, 1, 2], xticklabels=["0.1", "1", "10", "100"])
+        axis.set(
+            title=title, xlim=(-1.2, widest + 0.7), xticks=ticks, xticklabels=[f"{10.0**tick:g}" for tick in ticks]
+        )
     figure.supxlabel("worth of a pass, in passes of plain averaging", fontsize=10)
     return figure
 
