@@ -169,10 +169,10 @@ def test_a_budget_too_small_for_the_method_is_refused():
 
 
 class _Look:
-    def __init__(self, stderr, cost):
+    def __init__(self, stderr, cost, overhead=0.0):
         self.mean = self.variance = np.ones_like(stderr)
         self.mean_stderr = self.variance_stderr = stderr
-        self.cost = cost
+        self.cost, self.overhead = cost, overhead
 
 
 def test_a_noisy_maximum_does_not_lead_far_beyond_the_goal():
@@ -183,6 +183,11 @@ def test_a_noisy_maximum_does_not_lead_far_beyond_the_goal():
     look = _Look(stderr, 128)
     assert look.cost * goal.shortfall(look) > 1250  # what the look seems to say; the truth is 1000
     assert 500 < look.cost + goal.more(look, 128) < 1000
+
+
+def test_what_was_spent_before_the_first_sample_is_not_spent_again():
+    goal, stderr = Goal(tolerance=0.1), np.array([[0.14]])
+    assert goal.more(_Look(stderr, 1000, overhead=900), 100) == goal.more(_Look(stderr, 100), 100)
 
 
 def test_few_samples_stop_a_run_only_with_room_for_doubt():

@@ -148,12 +148,12 @@ class Run:
         """Passes to spend next; 0 when the goal is reached or out of reach."""
         goal, samples = self.goal, self.samples()
         left = math.inf if goal.budget is None else goal.budget - found.cost
-        least = self.plan.least()
+        least = self.plan.least() - found.overhead
         if goal.met(found, samples) or self._fixed or left < least:
             return 0.0
         short = goal.shortfall(found) if goal.has_tolerance else math.inf
-        self._expected = min(found.cost * max(short, 1.0), found.cost + left)
-        return min(max(goal.more(found, samples), least), left)
+        self._expected = min(_needed(found, max(short, 1.0)), found.cost + left)
+        return min(goal.more(found, samples), left)
 
     def _finish(self, found: Estimates) -> None:
         """Say how the run ended."""
@@ -248,5 +248,10 @@ def _how_far(found: Estimates, short: float) -> str:
         return "The standard errors are within the tolerance, but rest on too few samples to be believed."
     return (
         f"The largest standard error is {short**0.5:.3g} times the tolerance; "
-        f"meeting it would take about {found.cost * short:.3g} passes per input."
+        f"meeting it would take about {_needed(found, short):.3g} passes per input."
     )
+
+
+def _needed(found: Estimates, times: float) -> float:
+    """Passes in all if there are to be so many times the samples."""
+    return found.overhead + (found.cost - found.overhead) * times

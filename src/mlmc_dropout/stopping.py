@@ -24,7 +24,10 @@ CAUTION = 0.75  # the share of a long way that is gone before looking again
 
 
 class Look(Protocol):
-    """Estimates so far, as a stop rule sees them: matrices (rows, width) and the passes spent per input."""
+    """Estimates so far, as a stop rule sees them: matrices (rows, width) and the passes spent per input.
+
+    ``overhead`` is the part of these that came before the first sample and does not grow with the samples.
+    """
 
     @property
     def mean(self) -> Array: ...
@@ -36,6 +39,8 @@ class Look(Protocol):
     def variance_stderr(self) -> Array: ...
     @property
     def cost(self) -> float: ...
+    @property
+    def overhead(self) -> float: ...
 
 
 def _number(value: object) -> bool:
@@ -121,12 +126,13 @@ class Goal:
             return max(left, 0.0)
         if self.met(found, samples):
             return 0.0
+        spent = found.cost - found.overhead
         if samples < TRUSTED:
-            return min(found.cost * min(TRUSTED / max(samples, 1.0) - 1.0, 1.0), left)
+            return min(spent * min(TRUSTED / max(samples, 1.0) - 1.0, 1.0), left)
         short = self.shortfall(found)
         luck = math.sqrt(2.0 / max(samples, 2.0)) * math.sqrt(2.0 * math.log(max(found.mean.size, 1)))
         growth = short / (1.0 + luck) * (CAUTION if short > 2 else 1.0)
-        return max(0.0, min(found.cost * (min(max(growth, MIN_GROWTH), MAX_GROWTH) - 1.0), left))
+        return max(0.0, min(spent * (min(max(growth, MIN_GROWTH), MAX_GROWTH) - 1.0), left))
 
 
 def doubt(samples: float) -> float:

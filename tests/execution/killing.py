@@ -24,10 +24,11 @@ import mlmc_dropout as md
 from mlmc_dropout.rounds import Run
 
 INTERVAL = 0.1
-BUDGET = 150_000
+TRIAL = 50_000  # passes from which the speed is seen
+LIFE = 0.8  # seconds at most until a kill
 
 
-def run(folder: Path, checkpoint: bool) -> None:
+def run(folder: Path, checkpoint: bool, budget: int) -> None:
     """One run; what it merges is logged with the time, and its result's digest written at the end."""
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     accept = Run.accept
@@ -40,16 +41,16 @@ def run(folder: Path, checkpoint: bool) -> None:
     Run.accept = accepting  # type: ignore[method-assign]
     model, x = small(rows=20)
     keep = {"checkpoint": folder / "checkpoint", "checkpoint_interval": INTERVAL} if checkpoint else {}
-    result = md.estimate(model, x, method="pooled", budget=BUDGET, **keep)
+    result = md.estimate(model, x, method="pooled", budget=budget, **keep)
     (folder / f"digest-{checkpoint}").write_text(digest(result))
 
 
-def forked(folder: Path, checkpoint: bool, seconds: float | None) -> bool:
+def forked(folder: Path, checkpoint: bool, budget: int, seconds: float | None = None) -> bool:
     """Run in a fork and kill it after so many seconds; whether it got to its end."""
     child = os.fork()
     if not child:
         try:
-            run(folder, checkpoint)
+            run(folder, checkpoint, budget)
         except BaseException as error:
             print(repr(error), file=sys.stderr)
             os._exit(1)
@@ -63,12 +64,15 @@ def forked(folder: Path, checkpoint: bool, seconds: float | None) -> bool:
 def main(folder: Path, kills: int, seed: int) -> None:
     """Kill, resume, compare; report how much work was repeated."""
     draw = random.Random(seed)
-    assert forked(folder, False, None)
+    started = time.monotonic()
+    assert forked(folder, False, TRIAL)
+    budget = int(TRIAL / (time.monotonic() - started) * LIFE * kills)  # longer than all lives together
+    assert forked(folder, False, budget)
     (folder / "log").unlink()
     done = 0
-    while done < kills and not forked(folder, True, draw.uniform(0.05, 0.8)):
+    while done < kills and not forked(folder, True, budget, draw.uniform(0.05, LIFE)):
         done += 1
-    assert forked(folder, True, None)
+    assert forked(folder, True, budget)
     lives: dict[str, list[list[float]]] = {}
     for line in (folder / "log").read_text().splitlines():
         pid, *numbers = line.split()

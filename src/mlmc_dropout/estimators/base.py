@@ -101,6 +101,7 @@ class Estimates:
     S2_variance: Array | None = None
     levels: tuple[LevelEstimate, ...] = ()
     notes: tuple[str, ...] = ()
+    overhead: float = 0.0  # the part of the cost that came before the first sample
 
 
 class Unchanging:

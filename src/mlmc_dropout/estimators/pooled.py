@@ -70,6 +70,7 @@ class Pooled(Unchanging):
             c + self.overhead,
             levels=(level,),
             notes=(self.reason,) if self.reason else (),
+            overhead=self.overhead,
         )
 
     def describe(self) -> dict[str, Any]:

@@ -201,6 +201,7 @@ class Stratified:
             cost,
             levels=levels,
             notes=tuple(self._notes(levels)),
+            overhead=self.overhead,
         )
 
     def _levels(
