@@ -117,6 +117,14 @@ class Unchanging:
         """Itself."""
         return self
 
+    def run(self, source: Source, task: Task) -> State:
+        """The state of one task, part of the rows by part."""
+        return states_beside(self.run_rows(part, task) for _, part in source.parts())
+
+    def run_rows(self, source: Source, task: Task) -> State:
+        """The state of one task for rows that fit the memory limit."""
+        raise NotImplementedError
+
 
 class Chooser(Protocol):
     """What users ask for by name: a method, or one that decides on a method from a pilot."""
@@ -190,8 +198,7 @@ class Source:
             rows = self.program.footprint.rows_at_once(rows, limit, passes)
             rows = min(rows, max(1, int(limit / 2 / _COPIES / of_a_task)))
         for start, stop in even_parts(self.batch.rows, rows):
-            part = self.batch if stop - start == self.batch.rows else self.batch[start:stop]
-            yield slice(start, stop), replace(self, batch=part, first_row=self.first_row + start)
+            yield slice(start, stop), replace(self, batch=self.batch[start:stop], first_row=self.first_row + start)
 
     def design_chunks(self, keys: Tensor, passes: int) -> Iterator[list[Tensor | None]]:
         """Masks of the stratified designs named by ``keys``, in chunks that fit the memory limit."""

@@ -12,17 +12,7 @@ from numpy.typing import NDArray
 from mlmc_dropout import theory
 from mlmc_dropout.allocation import allocate
 from mlmc_dropout.coupling import prefix_estimates
-from mlmc_dropout.estimators.base import (
-    BLOCK,
-    Estimates,
-    LevelEstimate,
-    Source,
-    State,
-    Task,
-    Unchanging,
-    blocks,
-    states_beside,
-)
+from mlmc_dropout.estimators.base import BLOCK, Estimates, LevelEstimate, Source, State, Task, Unchanging, blocks
 from mlmc_dropout.ladder import Ladder
 from mlmc_dropout.moments import MomentBlock
 
@@ -97,11 +87,8 @@ class MLMC(Unchanging):
         for a, n in blocks(first, count, size):
             yield Task(stream, a, n, levels[-1], levels)
 
-    def run(self, source: Source, task: Task) -> State:
+    def run_rows(self, source: Source, task: Task) -> State:
         """Increments of Y and V, and the fine values themselves, at the task's levels."""
-        return states_beside(self._run_rows(part, task) for _, part in source.parts())
-
-    def _run_rows(self, source: Source, task: Task) -> State:
         fidelities = self.ladder.fidelities[: task.depth + 1]
         replicates = range(task.first, task.first + task.count)
         chunks = (

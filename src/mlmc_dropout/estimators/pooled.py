@@ -9,17 +9,7 @@ from typing import Any
 import numpy as np
 
 from mlmc_dropout import theory
-from mlmc_dropout.estimators.base import (
-    BLOCK,
-    Estimates,
-    LevelEstimate,
-    Source,
-    State,
-    Task,
-    Unchanging,
-    blocks,
-    states_beside,
-)
+from mlmc_dropout.estimators.base import BLOCK, Estimates, LevelEstimate, Source, State, Task, Unchanging, blocks
 from mlmc_dropout.moments import MomentBlock
 
 __all__ = ["Pooled"]
@@ -48,11 +38,10 @@ class Pooled(Unchanging):
         count = max(0, int(budget) - (0 if done else self.overhead))
         return [Task(0, a, n) for a, n in blocks(first, count, BLOCK)], {"passes": spent + count}
 
-    def run(self, source: Source, task: Task) -> State:
+    def run_rows(self, source: Source, task: Task) -> State:
         """The moments of a block of passes."""
-        names = range(task.first, task.first + task.count)
-        parts = (part.passes(task.stream, range(1), names) for _, part in source.parts())
-        return states_beside({"pass": MomentBlock.of(passes[:, 0])} for passes in parts)
+        passes = source.passes(task.stream, range(1), range(task.first, task.first + task.count))
+        return {"pass": MomentBlock.of(passes[:, 0])}
 
     def summarise(self, state: State, done: Mapping[str, int]) -> Estimates:
         """Sample mean and variance; the standard error of the variance uses the sample's fourth moment."""

@@ -213,7 +213,7 @@ class Stratified:
             gain = mu2 / cost / error2_y
             mu4 = full.fourth + 6 * full.variance * s2.mean + 3 * s2.mean**2  # of a pass with its last masks drawn
             gain_V = (mu4 - mu2**2) / cost / error2_v
-            correlation = np.sqrt(np.clip(1 - (rest.variance + s2.mean * 0) / full.variance, 0, 1))
+            correlation = np.sqrt(np.clip(1 - rest.variance / full.variance, 0, 1))
         if self.ready.expanded:
             known = self.ready.variance
             nothing = np.zeros_like(known)
