@@ -69,7 +69,8 @@ def summary(rows: list[dict[str, Any]]) -> list[list[Any]]:
     lines = []
     for method, moment in dict.fromkeys((row["method"], row["moment"]) for row in rows):
         own = [row for row in rows if (row["method"], row["moment"]) == (method, moment)]
-        for label, cells in [(str(n), [r for r in own if r["asked"] == n]) for n in LEASTS] + [("all", own)]:
+        levels = [(str(n), [r for r in own if r["asked"] == n]) for n in LEASTS[moment]]
+        for label, cells in [*levels, ("all", own)]:
             chance = [row for row in cells if row["by_chance"]]
             (covered, error), (met, _) = (coverage([s for r in chance for s in r[k]]) for k in ("covered", "met"))
             worst = max(cells, key=lambda row: row["ratio"])
@@ -127,7 +128,7 @@ def main() -> None:
         for method, moment in parts(name):
             if method not in options.methods:
                 continue
-            for asked in LEASTS:
+            for asked in LEASTS[moment]:
                 cell = study.cell(method, asked, options.seeds, moment)
                 rows.append({"asked": asked, "disagreement": study.disagreement(), **cell.plain()})
                 covered, error = coverage(cell.covered)

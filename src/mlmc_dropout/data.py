@@ -39,9 +39,14 @@ class Batch:
         return cls(args, kwargs, _row_count([*args, *kwargs.values()]))
 
     @property
+    def values(self) -> tuple[Any, ...]:
+        """All arguments."""
+        return *self.args, *self.kwargs.values()
+
+    @property
     def device(self) -> torch.device:
         """Where the inputs are."""
-        return next(v.device for v in (*self.args, *self.kwargs.values()) if isinstance(v, Tensor) and v.dim())
+        return next(v.device for v in self.values if isinstance(v, Tensor) and v.dim())
 
     def map(self, change: Callable[[Tensor], Tensor], rows: int) -> Batch:
         """The batch with every tensor that has rows changed."""
@@ -56,7 +61,7 @@ class Batch:
 
     def check_finite(self, first_row: int = 0) -> None:
         """Refuse NaN, naming the rows."""
-        for value in (*self.args, *self.kwargs.values()):
+        for value in self.values:
             if isinstance(value, Tensor) and value.is_floating_point() and value.isnan().any():
                 rows = value.reshape(len(value), -1).isnan().any(dim=1).nonzero().flatten() + first_row
                 raise InputError(f"inputs contain NaN in rows {some(rows.tolist())}; remove or impute those rows")

@@ -62,6 +62,11 @@ class Expansion:
         """G for a chunk of masks: (passes, rows, width)."""
         return contract(self.sites, masks, self.gradients, rows)
 
+    def squares(self, masks: Sequence[Tensor | None], rows: int) -> Tensor:
+        """What each unit for itself adds to G²: Σ g²(ξ² − p(1−p)), where ξ² − p(1−p) = (2p − 1)ξ."""
+        pairs = zip(self.sites, self.gradients, strict=True)
+        return contract(self.sites, masks, [None if g is None else (2 * s.p - 1) * g.square() for s, g in pairs], rows)
+
 
 def supported(program: Program) -> bool:
     """Whether every mask unit belongs to one input row, so that rows can be differentiated together."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -20,6 +20,7 @@ from torch.func import vmap
 from mlmc_dropout.data import Batch, Structure
 from mlmc_dropout.masks import bernoulli, derive, pass_keys
 from mlmc_dropout.sites import Site, play, same
+from mlmc_dropout.tape import Replay
 from mlmc_dropout.watch import Watch
 
 __all__ = ["Footprint", "Program", "arrange", "fastest", "run_masks"]
@@ -28,7 +29,7 @@ Mode = Literal["vmap", "rows", "loop"]
 Forward = Callable[[Any, Batch], Tensor]
 Masks = Sequence[Tensor | None]
 
-WORKING_SET = 1 << 24  # bytes a chunk of passes should touch: beyond the caches, larger chunks are slower
+WORKING_SET = 1 << 23  # bytes a chunk of passes should touch: beyond the caches, larger chunks are slower
 _VECTOR = 32  # entries that elementwise operations treat alike
 _PASSES = 3  # of the comparison with the loop
 _MANY = 64
@@ -69,6 +70,7 @@ class Program:
     mode: Mode
     rows_independent: bool
     footprint: Footprint = Footprint()
+    replay: Replay = field(default_factory=Replay, repr=False, compare=False)
 
     @property
     def active(self) -> tuple[Site, ...]:
@@ -79,6 +81,10 @@ class Program:
     def rows_split(self) -> bool:
         """Whether the rows can be computed in several parts."""
         return self.rows_independent and all(site.splits_by_row for site in self.active)
+
+    def repeatedly(self, function: Callable[[Masks], Any], inputs: Sequence[Any], masks: Masks) -> Any:
+        """``function(masks)``, where this will be called often for the same inputs."""
+        return self.replay(function, inputs, masks) if self.mode == "vmap" else function(masks)
 
     @property
     def bytes_per_row(self) -> int:

@@ -191,6 +191,7 @@ class DropoutSampler:
         per_key = designs or 1
         if size > _ROWS_TOGETHER:
             size -= size % _ROWS_TOGETHER
+        run = functools.partial(self.run_masks, program, batch)
         block = DRAW_SET // (self._mask_bytes(program, batch.rows) * per_key)
         block = max(block // size * size, -(-size // per_key), 1)
         for some in keys.split(block):
@@ -198,7 +199,8 @@ class DropoutSampler:
             passes = len(some) * per_key
             for part in torch.arange(passes).split(size):
                 a, b = int(part[0]), int(part[-1]) + 1
-                yield self.run_masks(program, batch, [None if m is None else m[a:b] for m in masks])
+                own = [None if m is None else m[a:b] for m in masks]
+                yield program.repeatedly(run, (self, *batch.values), own)
 
     def draw(self, site: Site, keys: Tensor, rows: int, first_row: int, designs: int | None = None) -> Tensor | None:
         """Keep masks of a site for several passes: uint8 (passes, *mask), rows of length 1 where shared."""

@@ -20,6 +20,7 @@ PILOT = 128  # passes spent before the first look at the standard errors
 TRUSTED = 16  # samples (passes, replicates, pairs of designs) from which a standard error is believed
 MAX_GROWTH = 8.0  # never trust a look enough to multiply the passes by more than this
 MIN_GROWTH = 1.05  # nor look again after less than this
+LUCK = 0.25  # the share of a largest standard error's overstatement that more passes are likely to take away
 CAUTION = 0.75  # the share of a long way that is gone before looking again
 
 
@@ -116,10 +117,11 @@ class Goal:
         """Passes to spend after a look; 0 when the goal is reached.
 
         The largest of m standard errors, each estimated from n ``samples``, overstates the truth by
-        a factor of about 1 + sqrt(2/n)·sqrt(2 log m) in its square: the way to go is shortened by
-        it, and a long way is not gone in one step, so that a noisy look does not overshoot. The
-        stop itself relies on the standard errors as they are reported, or, with fewer than ``TRUSTED``
-        samples behind them, on upper limits for them.
+        a factor of about 1 + sqrt(2/n)·sqrt(2 log m) in its square. Most of it is still there at the
+        next look, and the stop waits for the largest; the way to go is shortened by ``LUCK`` of it, and
+        a long way is not gone in one step, so that a noisy look does not overshoot. The stop itself
+        relies on the standard errors as they are reported, or, with fewer than ``TRUSTED`` samples
+        behind them, on upper limits for them.
         """
         left = math.inf if self.budget is None else self.budget - found.cost
         if not self.has_tolerance:
@@ -130,7 +132,7 @@ class Goal:
         if samples < TRUSTED:
             return min(spent * min(TRUSTED / max(samples, 1.0) - 1.0, 1.0), left)
         short = self.shortfall(found)
-        luck = math.sqrt(2.0 / max(samples, 2.0)) * math.sqrt(2.0 * math.log(max(found.mean.size, 1)))
+        luck = LUCK * math.sqrt(2.0 / max(samples, 2.0)) * math.sqrt(2.0 * math.log(max(found.mean.size, 1)))
         growth = short / (1.0 + luck) * (CAUTION if short > 2 else 1.0)
         return max(0.0, min(spent * (min(max(growth, MIN_GROWTH), MAX_GROWTH) - 1.0), left))
 

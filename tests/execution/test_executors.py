@@ -103,15 +103,14 @@ def test_the_model_does_not_travel_with_the_tasks():
 
 def test_errors_of_the_model_come_home_as_they_are():
     model, x = small()
-    calls = []
+    rare = md.DropoutSampler(model).sample(x, passes=20_000, seed=7).quantile(0.9999)
 
     def sick(output):
-        calls.append(1)
-        return torch.where(output > 10.0, output, torch.inf) if len(calls) > 60 else output
+        return torch.where(output > rare, torch.inf, output)
 
     with ThreadPoolExecutor(1) as pool, pytest.raises(NonFiniteOutputError) as caught:
         md.estimate(model, x, method="pooled", budget=100_000, transform=sick, executor=pool)
-    assert caught.value.rows.tolist() == [0, 1, 2, 3, 4]
+    assert 0 < len(caught.value.rows) <= 5
     copy = pickle.loads(pickle.dumps(caught.value))
     assert str(copy) == str(caught.value) and copy.rows.tolist() == caught.value.rows.tolist()
 

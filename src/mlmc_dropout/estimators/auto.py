@@ -35,7 +35,7 @@ PILOT_STREAM = 1 << 22
 PILOT_PASSES = 32
 PILOT_ROWS = 8
 PILOT_SHARE = 0.05  # of the passes to come: more is not spent on looking
-IN_DOUBT = 1.25  # the second order contains the first: a pilot has to see this much in favour of the first
+IN_DOUBT = 1.25  # designs and the second order remove more than the first, unseen by a pilot: so much must speak for it
 TINY = 1e-300
 FEW = 160  # passes below which there is nothing to choose
 
@@ -128,7 +128,8 @@ def _decide(source: Source, goal: Goal, rows: int, samples: int, looking: float)
 class _Pilot:
     """A few independent passes of a few rows: D whole, h and s² with the last masks averaged out, G beside each.
 
-    ``second`` is the expansion of second order beside h, where it is considered.
+    ``own_D`` and ``own_h`` are what single units add to G². ``second`` is the expansion of second order beside h, where
+    it is considered.
     """
 
     D: Array
@@ -136,6 +137,8 @@ class _Pilot:
     s2: Array
     G_D: Array
     G_h: Array
+    own_D: Array
+    own_h: Array
     second: Array | None
     has_heads: bool
     cost: float  # of the derivatives at the mean mask
@@ -153,8 +156,7 @@ class _Pilot:
         masks = _masks(few)
         D, _ = reduced_passes(sampler, program, batch, masks, ())
         h, s2 = reduced_passes(sampler, program, batch, masks, heads)
-        G_D = expansion_of(program, slopes).values(masks, rows)
-        G_h = expansion_of(program, slopes, served_by(heads)).values(masks, rows)
+        whole, rest = expansion_of(program, slopes), expansion_of(program, slopes, served_by(heads))
         second, more = None, 0.0
         if samples:
             form, more = curved(sampler, program, batch, samples, served_by(heads), source.seed)
@@ -165,8 +167,10 @@ class _Pilot:
             as_array(D),
             as_array(h),
             as_array(s2),
-            as_array(G_D),
-            as_array(G_h),
+            as_array(whole.values(masks, rows)),
+            as_array(rest.values(masks, rows)),
+            as_array(whole.squares(masks, rows)),
+            as_array(rest.squares(masks, rows)),
             second,
             bool(heads),
             cost,
@@ -181,29 +185,34 @@ class _Pilot:
         # Designs remove what is additive in the masks: of s² about as large a share as of h.
         of_s2 = self.s2.var(axis=0).mean() * _left(self.h, self.G_h) / max(self.h.var(axis=0).mean(), TINY)
         yield _Candidate(Pooled(), "pooled", 1.0, 1.0)
-        yield _Candidate(Stratified(heads=False), "stratified masks", _ratio(mu2, _left(self.D, self.G_D)), 0.97)
+        yield _Candidate(
+            Stratified(heads=False),
+            "stratified masks",
+            _ratio(mu2, _left(self.D, self.G_D)),
+            _ratio(plain_V, _noise(self.D, self.G_D, self.own_D)),
+        )
         if self.has_heads:
             yield _Candidate(
                 Stratified(heads=True),
                 "stratified masks with the last dropout averaged out",
                 _ratio(mu2, _left(self.h, self.G_h)),
-                _ratio(plain_V, _noise(self.h, self.G_h, 0.0) + of_s2),
+                _ratio(plain_V, _noise(self.h, self.G_h, self.own_h) + of_s2),
                 self.cost,
             )
         yield _Candidate(
             Stratified(expansion=True, heads=True, gradient_masks=0),
             "stratified masks and the expansion in them as a control variate",
             _ratio(mu2, _left(self.h, self.G_h)),
-            _ratio(plain_V, _noise(self.h, self.G_h, self.G_h) + of_s2),
+            _ratio(plain_V, _noise(self.h, self.G_h, self.G_h**2) + of_s2),
             self.cost,
-            1.0 if self.second is None else IN_DOUBT,
+            IN_DOUBT,
         )
         if self.second is not None:
             yield _Candidate(
                 Stratified(expansion=True, heads=True, gradient_masks=self.samples),
                 "stratified masks and the expansion of second order in them as a control variate",
                 _ratio(mu2, _left(self.h, self.second)),
-                _ratio(plain_V, _noise(self.h, self.second, self.second) + of_s2),
+                _ratio(plain_V, _noise(self.h, self.second, self.second**2) + of_s2),
                 self.cost_of_second,
             )
 
@@ -234,12 +243,12 @@ def _left(passes: Array, companion: Array) -> float:
 
 
 def _noise(passes: Array, companion: Array | float, removed: Array | float) -> float:
-    """Variance of a pass's contribution to μ2, (h − mean)² − G², averaged over components.
+    """Variance of a pass's contribution to μ2, (h − mean)² less what is removed from it, averaged over components.
 
     The companion has mean 0, so that h less it tells the mean of h best: an error of it would count as noise here.
     """
     centred = passes - (passes - companion).mean(axis=0)
-    return float((np.square(centred) - np.square(removed)).var(axis=0).mean())
+    return float((np.square(centred) - removed).var(axis=0).mean())
 
 
 def _ratio(plain: float, left: float) -> float:

@@ -49,7 +49,7 @@ LEAST_PAIRS = 4
 GRADIENT_MASKS = 20  # random masks at which gradients show the curvature
 HEAD_COST = 8.0  # passes on which a head is checked
 _HALVES = ("a", "b")
-_PRIOR = 40.0  # pairs' worth of belief in the coefficient 1
+_PRIOR = 3.0  # pairs' worth of belief in the coefficient 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,9 +263,13 @@ class _Rows:
 
     def passes(self, source: Source, masks: Sequence[Tensor | None]) -> list[Array]:
         """h, s² and G of a chunk of masks."""
-        h, s2 = reduced_passes(source.sampler, source.program, source.batch, masks, self.heads)
-        G = torch.zeros_like(h) if self.expansion is None else self.expansion.values(masks, source.batch.rows)
-        return [as_array(t) for t in (h, s2, G)]
+
+        def values(masks: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+            h, s2 = reduced_passes(source.sampler, source.program, source.batch, masks, self.heads)
+            G = torch.zeros_like(h) if self.expansion is None else self.expansion.values(masks, source.batch.rows)
+            return h, s2, G
+
+        return [as_array(t) for t in source.program.repeatedly(values, (self, *source.batch.values), masks)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,150 @@
+"""Kernels recorded once and played with other masks: the same bits as the model itself, or no tape."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+
+import pytest
+import torch
+from zoo import ZOO
+
+from mlmc_dropout import DropoutSampler
+from mlmc_dropout.errors import ModelError
+from mlmc_dropout.masks import pass_keys
+from mlmc_dropout.sampler import FallbackWarning
+from mlmc_dropout.tape import Replay, record
+
+SIZE = 16
+
+
+def chunks_of(name, masks):
+    """A program of the zoo, and the outputs of many chunks: run with tapes, and one by one without."""
+    model, x = ZOO[name].make()
+    sampler = DropoutSampler(model, masks)
+    batch = next(sampler.batches(x))
+    program = sampler.prepare(batch)
+    keys = pass_keys(0, 0, 0, range(7 * SIZE))
+    drawn = [sampler.draw(site, keys, batch.rows, 0) for site in program.sites]
+    direct = []
+    for start in range(0, len(keys), SIZE):
+        own = [None if m is None else m[start : start + SIZE] for m in drawn]
+        direct.append(sampler.run_masks(program, batch, own))
+    return program, sampler.run(program, batch, keys, chunk=SIZE), torch.cat(direct)
+
+
+@pytest.mark.parametrize("masks", ["independent", "shared"])
+@pytest.mark.parametrize("name", list(ZOO))
+def test_played_chunks_have_the_bits_of_the_model(name, masks):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        try:
+            program, out, direct = chunks_of(name, masks)
+        except ModelError as error:
+            pytest.skip(str(error))
+    assert torch.equal(out, direct)
+    assert [take.proved for take in program.replay._takes.values()] == [True] * (program.mode == "vmap")
+
+
+def twice(function, *masks):
+    """A function's tape, and whether it gives the function's result for other masks."""
+    _, tape = record(function, masks)
+    if tape is None:
+        return None
+    others = [1 - mask for mask in masks]
+    return torch.equal(tape.play(others), function(others))
+
+
+MASK = torch.tensor([1.0, 0.0, 1.0])
+CONSTANT = torch.tensor([2.0, 3.0, 5.0])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda m: (m[0] * CONSTANT).sum().exp(),
+        lambda m: (m[0] + 1).mul_(CONSTANT).add_(1),
+        lambda m: torch.cat([m[0], CONSTANT.exp(), m[0].view(3, 1).squeeze(1)]),
+        lambda m: torch.stack(torch.sort(m[0] * CONSTANT)[:1]).max(dim=1).values,
+        lambda m: m[0].exp() * CONSTANT.clone().mul_(2),
+        lambda m: CONSTANT * 2,
+    ],
+)
+def test_what_can_be_played_is(function):
+    assert twice(function, MASK)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda m: CONSTANT * float(m[0].sum()),
+        lambda m: m[0] * torch.rand(3),
+        lambda m: CONSTANT.clone().mul_(m[0]),
+        lambda m: m[0] * (one := CONSTANT.clone()) + one.mul_(2) * m[0],
+        lambda m: CONSTANT if (m[0] * 2).max() > 1 else CONSTANT * 2,
+    ],
+    ids=["numbers", "random numbers", "writing on a constant", "changing a constant in use", "decisions"],
+)
+def test_what_cannot_be_played_has_no_tape(function):
+    assert twice(function, MASK) is None
+
+
+def test_a_tape_that_is_wrong_is_found_out():
+    """Numpy works out of sight of torch's kernels: what comes back looks like a constant."""
+
+    def hidden(masks):
+        return masks[0] + torch.from_numpy(masks[0].numpy() * 2)
+
+    assert twice(hidden, MASK) is False
+    replay, results = Replay(), []
+    for number in range(9):
+        masks = [MASK * number]
+        results.append(torch.equal(replay(hidden, (), masks), hidden(masks)))
+    assert all(results)
+    assert [take.tape for take in replay._takes.values()] == [None]
+
+
+def test_errors_are_those_of_the_function():
+    def wrong(masks):
+        raise ValueError("seven")
+
+    replay = Replay()
+    for _ in range(6):
+        with pytest.raises(ValueError, match="seven"):
+            replay(wrong, (), [MASK])
+
+
+def test_other_inputs_are_not_mistaken_for_the_recorded_ones():
+    replay, x = Replay(), torch.ones(3)
+
+    def product(masks):
+        return x.exp() * masks[0]
+
+    for _ in range(8):
+        replay(product, (x,), [MASK])
+    assert [take.proved for take in replay._takes.values()] == [True]
+    x.mul_(2)
+    assert torch.equal(replay(product, (x,), [MASK]), x.exp() * MASK)
+
+
+def test_tapes_do_not_travel():
+    replay = Replay()
+    for _ in range(8):
+        replay(lambda masks: masks[0] + 1, (), [MASK])
+    assert replay._takes and not pickle.loads(pickle.dumps(replay))._takes
+
+
+def test_played_values_are_freed_when_nobody_needs_them():
+    """A chain of a hundred kernels holds two values at a time, not a hundred."""
+
+    def chain(masks):
+        value = masks[0]
+        for _ in range(100):
+            value = value + 1
+        return value
+
+    _, tape = record(chain, [MASK])
+    alive = [1]
+    for step in tape.steps:
+        alive.append(alive[-1] + len(step.made) - len(step.freed))
+    assert max(alive) == 1
