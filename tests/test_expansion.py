@@ -102,6 +102,23 @@ def test_linear_companion_equals_the_network_where_that_is_linear():
     torch.testing.assert_close(D - G, (D - G)[:1].expand_as(D), rtol=0, atol=1e-12)
 
 
+def test_what_single_units_add_to_the_square_is_what_designs_remove():
+    """With one unit it is all of G² − E G², with several it sums to nothing over a design, whose G² does not."""
+    torch.manual_seed(1)
+    p, passes = 0.3, 10
+    for units in (1, 6):
+        model = nn.Sequential(nn.Linear(2, units), nn.Tanh(), nn.Dropout(p), nn.Linear(units, 1)).double().eval()
+        source = source_of(model, torch.rand(4, 2, dtype=torch.float64))
+        expansion = expansion_of(source.program, linearise(source.sampler, source.program, source.batch))
+        keys = pass_keys(0, 0, 0, range(3))
+        masks = [source.sampler.draw(site, keys, 4, 0, passes) for site in source.program.sites]
+        own, G = expansion.squares(masks, 4), expansion.values(masks, 4)
+        over_designs = own.unflatten(0, (3, passes)).sum(dim=1)
+        torch.testing.assert_close(over_designs, torch.zeros_like(over_designs), rtol=0, atol=1e-12)
+        rest = G.square() - expansion.variance - own
+        assert (rest.abs().max() < 1e-12) == (units == 1)
+
+
 def test_each_output_finds_its_own_last_site(two_heads):
     model, x = two_heads
     source = source_of(model, x)

@@ -29,7 +29,7 @@ Mode = Literal["vmap", "rows", "loop"]
 Forward = Callable[[Any, Batch], Tensor]
 Masks = Sequence[Tensor | None]
 
-WORKING_SET = 1 << 23  # bytes a chunk of passes should touch: beyond the caches, larger chunks are slower
+WORKING_SET = 6 << 20  # bytes a chunk of passes should touch: beyond the caches, larger chunks are slower
 _VECTOR = 32  # entries that elementwise operations treat alike
 _PASSES = 3  # of the comparison with the loop
 _MANY = 64

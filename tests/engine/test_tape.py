@@ -55,7 +55,7 @@ def twice(function, *masks):
     return torch.equal(tape.play(others), function(others))
 
 
-MASK = torch.tensor([1.0, 0.0, 1.0])
+MASK = torch.tensor([1.0, 0.0, 1.0])  # three passes of one unit
 CONSTANT = torch.tensor([2.0, 3.0, 5.0])
 
 
@@ -125,6 +125,16 @@ def test_other_inputs_are_not_mistaken_for_the_recorded_ones():
     assert [take.proved for take in replay._takes.values()] == [True]
     x.mul_(2)
     assert torch.equal(replay(product, (x,), [MASK]), x.exp() * MASK)
+
+
+def test_inputs_that_take_turns_are_recorded_less_and_less():
+    replay, recordings = Replay(), 0
+    for turn in range(40):
+        x = torch.ones(3) * turn
+        for _ in range(3):
+            replay(lambda masks: masks[0] * x, (x,), [MASK])  # noqa: B023
+        recordings += any(take.tape is not None for take in replay._takes.values())
+    assert recordings <= 2
 
 
 def test_tapes_do_not_travel():
