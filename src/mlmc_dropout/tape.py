@@ -22,9 +22,9 @@ __all__ = ["Replay", "Tape", "record"]
 Masks = Sequence[Tensor | None]
 Function = Callable[[Masks], Any]
 
-_RECORDED = 2  # the call of a kind that is recorded
+_RECORDED = 2  # calls of a kind in a row, of which the last is recorded
 _REPAID = 4  # calls after which the recording has paid
-_KINDS = 2  # shapes of chunks for which tapes are kept: full ones and the last of a task
+_TAPES = 2  # kept at most
 _PROOF = 4  # passes that are computed both ways before a tape is believed
 
 
@@ -38,44 +38,46 @@ class Replay:
     def __init__(self) -> None:
         self._inputs: tuple[Any, ...] = ()  # kept alive, so that no other tensor can take their place
         self._identities: tuple[Any, ...] = ()
-        self._takes: dict[Any, _Take] = {}
-        self._recorded = _RECORDED
+        self._takes: dict[Any, _Take] = {}  # by the shapes of the masks
+        self._last: Any = ()
+        self._in_a_row, self._recorded = 0, _RECORDED
 
     def __reduce__(self) -> Any:
         return Replay, ()  # tapes stay where they were made
 
     def __call__(self, function: Function, inputs: Sequence[Any], masks: Masks) -> Any:
         """``function(masks)``, whichever way; ``inputs`` are all that it depends on besides."""
-        identities = tuple(map(_identity, inputs))
-        if identities != self._identities:
-            if any(take.tape is not None and take.calls < self._recorded + _REPAID for take in self._takes.values()):
-                self._recorded *= 2
-            self._inputs, self._identities, self._takes = tuple(inputs), identities, {}
-        kind = tuple(None if mask is None else (mask.shape, mask.dtype) for mask in masks)
-        if kind not in self._takes and len(self._takes) == _KINDS:
-            self._takes.clear()
-        take = self._takes.setdefault(kind, _Take(self._recorded))
         with torch.no_grad():
-            return take.run(function, masks)
+            identities = tuple(map(_identity, inputs))
+            if identities != self._identities:
+                if any(take.plays < _REPAID for take in self._takes.values()):
+                    self._recorded *= 2
+                self._inputs, self._identities, self._takes, self._last = tuple(inputs), identities, {}, ()
+            kind = tuple(None if mask is None else (mask.shape, mask.dtype) for mask in masks)
+            self._in_a_row = self._in_a_row + 1 if kind == self._last else 1
+            self._last = kind
+            if kind in self._takes:
+                return self._takes[kind].run(function, masks)
+            if self._in_a_row < self._recorded or len(self._takes) == _TAPES:
+                return function(masks)
+            out, tape = record(function, masks)
+            self._takes[kind] = _Take(tape)
+            return out
 
 
 @dataclass(slots=True)
 class _Take:
-    """What is known about calls with masks of certain shapes."""
+    """A tape, or that there is none."""
 
-    recorded: int
-    calls: int = 0
-    tape: Tape | None = None
+    tape: Tape | None
+    plays: int = 0
     proved: bool = False
 
     def run(self, function: Function, masks: Masks) -> Any:
-        self.calls += 1
-        if self.calls == self.recorded:
-            out, self.tape = record(function, masks)
-            return out
         tape = self.tape
         if tape is None:
             return function(masks)
+        self.plays += 1
         out = tape.play(masks)
         if not self.proved:
             few = function([None if mask is None else mask[:_PROOF] for mask in masks])

@@ -205,6 +205,8 @@ class Source:
         rows = self.batch.rows
         whole = [self.sampler.draw(site, keys, rows, self.first_row, passes) for site in self.program.sites]
         size = self.chunk or self.program.footprint.passes_at_once(rows, self.sampler.memory_limit)
+        if size > 2 * passes and not self.chunk:
+            size -= size % (2 * passes)  # whole pairs: chunks of the same size can be played from a tape
         for start in range(0, len(keys) * passes, size):
             yield [None if m is None else m[start : start + size] for m in whole]
 
