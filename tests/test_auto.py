@@ -34,11 +34,12 @@ def test_gradients_at_many_masks_are_for_those_who_ask_for_much():
     assert not getattr(loose, "gradient_masks", 0)
 
 
-def test_designs_are_trusted_with_a_variance_that_single_units_make():
-    """On ``encoder`` they gain more than the expansion of first order, for nothing."""
+def test_designs_are_believed_to_do_no_harm():
+    """Where a pilot happens to see noise, it does not send us back to plain Monte Carlo: ``encoder``, ten pilots."""
     model, x = ZOO["encoder"].make()
     plans = [Auto().choose(source_of(model, x, seed=seed), Goal(budget=1000)) for seed in range(10)]
-    assert sum(isinstance(plan, Stratified) and not plan.expansion for plan in plans) >= 8
+    assert all(isinstance(plan, Stratified) for plan in plans)
+    assert sum(plan.expansion for plan in plans) >= 8  # gains 1.3 times as much as designs alone
 
 
 def test_few_passes_are_pooled():

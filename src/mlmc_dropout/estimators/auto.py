@@ -35,7 +35,8 @@ PILOT_STREAM = 1 << 22
 PILOT_PASSES = 32
 PILOT_ROWS = 8
 PILOT_SHARE = 0.05  # of the passes to come: more is not spent on looking
-IN_DOUBT = 1.25  # designs and the second order remove more than the first, unseen by a pilot: so much must speak for it
+IN_DOUBT = 1.25  # the second order contains the first: a pilot has to see this much in favour of the first
+HARMLESS = 0.97  # what designs keep of the accuracy of the variance where they do not add to it
 TINY = 1e-300
 FEW = 160  # passes below which there is nothing to choose
 
@@ -189,7 +190,7 @@ class _Pilot:
             Stratified(heads=False),
             "stratified masks",
             _ratio(mu2, _left(self.D, self.G_D)),
-            _ratio(plain_V, _noise(self.D, self.G_D, self.own_D)),
+            max(HARMLESS, _ratio(plain_V, _noise(self.D, self.G_D, self.own_D))),
         )
         if self.has_heads:
             yield _Candidate(
@@ -203,16 +204,16 @@ class _Pilot:
             Stratified(expansion=True, heads=True, gradient_masks=0),
             "stratified masks and the expansion in them as a control variate",
             _ratio(mu2, _left(self.h, self.G_h)),
-            _ratio(plain_V, _noise(self.h, self.G_h, self.G_h**2) + of_s2),
+            _ratio(plain_V, _noise(self.h, self.G_h, self.own_h, self.G_h) + of_s2),
             self.cost,
-            IN_DOUBT,
+            1.0 if self.second is None else IN_DOUBT,
         )
         if self.second is not None:
             yield _Candidate(
                 Stratified(expansion=True, heads=True, gradient_masks=self.samples),
                 "stratified masks and the expansion of second order in them as a control variate",
                 _ratio(mu2, _left(self.h, self.second)),
-                _ratio(plain_V, _noise(self.h, self.second, self.second**2) + of_s2),
+                _ratio(plain_V, _noise(self.h, self.second, self.own_h, self.second) + of_s2),
                 self.cost_of_second,
             )
 
@@ -242,13 +243,20 @@ def _left(passes: Array, companion: Array) -> float:
     return float((passes - companion).var(axis=0).mean())
 
 
-def _noise(passes: Array, companion: Array | float, removed: Array | float) -> float:
-    """Variance of a pass's contribution to μ2, (h − mean)² less what is removed from it, averaged over components.
+def _noise(passes: Array, companion: Array | float, own: Array | float, control: Array | None = None) -> float:
+    """Variance of a pass's contribution to μ2, (h − mean)² less what designs remove, averaged over components.
 
-    The companion has mean 0, so that h less it tells the mean of h best: an error of it would count as noise here.
+    The companion has mean 0, so that h less it tells the mean of h best: an error of it would count as noise here. The
+    square of a ``control``, less what designs remove of it, is subtracted with the best coefficient for all components.
     """
     centred = passes - (passes - companion).mean(axis=0)
-    return float((np.square(centred) - removed).var(axis=0).mean())
+    noise = np.square(centred) - own
+    if control is not None:
+        known = np.square(control) - own
+        known = known - known.mean(axis=0)
+        coefficient = (noise * known).sum() / max(np.square(known).sum(), TINY)
+        noise = noise - np.clip(coefficient, 0.0, 2.0) * known
+    return float(noise.var(axis=0).mean())
 
 
 def _ratio(plain: float, left: float) -> float:
