@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vmap
 
 from mlmc_dropout.data import Batch, Structure
 from mlmc_dropout.masks import bernoulli, derive, pass_keys
 from mlmc_dropout.sites import Site, play, same
-from mlmc_dropout.tape import Replay
+from mlmc_dropout.tape import Replay, version
 from mlmc_dropout.watch import Watch
 
 __all__ = ["Footprint", "Program", "arrange", "fastest", "run_masks"]
@@ -84,7 +84,11 @@ class Program:
 
     def repeatedly(self, function: Callable[[Masks], Any], inputs: Sequence[Any], masks: Masks) -> Any:
         """``function(masks)``, where this will be called often for the same inputs."""
-        return self.replay(function, inputs, masks) if self.mode == "vmap" else function(masks)
+        if self.mode != "vmap":
+            return function(masks)
+        model = getattr(self.model, "__self__", self.model)  # a bound method has its module there
+        weights = tuple(map(version, model.parameters())) if isinstance(model, nn.Module) else ()
+        return self.replay(function, (*inputs, weights), masks)
 
     @property
     def bytes_per_row(self) -> int:

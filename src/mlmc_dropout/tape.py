@@ -8,6 +8,7 @@ shapes, so it gives the same bits, and it is believed only after it gave them fo
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,14 +18,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-__all__ = ["Replay", "Tape", "record"]
+__all__ = ["Replay", "Tape", "record", "version"]
 
 Masks = Sequence[Tensor | None]
 Function = Callable[[Masks], Any]
 
-_RECORDED = 2  # calls of a kind in a row, of which the last is recorded
-_REPAID = 4  # calls after which the recording has paid
-_TAPES = 2  # kept at most
+_IN_A_ROW = 2  # calls with masks of the same shapes, of which the last is recorded
+_REPAID = 4  # plays after which the recording has paid
 _PROOF = 4  # passes that are computed both ways before a tape is believed
 
 
@@ -32,37 +32,54 @@ class Replay:
     """Runs functions of masks; one that is called again and again on the same inputs is recorded, proved and played.
 
     The leading axis of masks and results is that of the passes. A tape holds on to what was computed before the masks
-    came in, so only the last inputs have any; where inputs take turns, recordings become rare.
+    came in, so there is one at a time; where inputs take turns, recordings become rare.
     """
 
     def __init__(self) -> None:
-        self._inputs: tuple[Any, ...] = ()  # kept alive, so that no other tensor can take their place
-        self._identities: tuple[Any, ...] = ()
-        self._takes: dict[Any, _Take] = {}  # by the shapes of the masks
-        self._last: Any = ()
-        self._in_a_row, self._recorded = 0, _RECORDED
+        self._own = _Calls((), (), _IN_A_ROW)
 
     def __reduce__(self) -> Any:
         return Replay, ()  # tapes stay where they were made
 
     def __call__(self, function: Function, inputs: Sequence[Any], masks: Masks) -> Any:
-        """``function(masks)``, whichever way; ``inputs`` are all that it depends on besides."""
+        """``function(masks)``, whichever way; the function must follow from ``inputs``, which tell functions apart."""
+        if any(torch.is_autocast_enabled(mask.device.type) for mask in masks if mask is not None):
+            return function(masks)  # would work on played kernels a second time
+        identities, own = tuple(map(_identity, inputs)), self._own
+        if identities != own.identities:  # other threads go on with what they have
+            own = self._own = _Calls(tuple(inputs), identities, own.patience * (2 if own.in_vain else 1))
         with torch.no_grad():
-            identities = tuple(map(_identity, inputs))
-            if identities != self._identities:
-                if any(take.plays < _REPAID for take in self._takes.values()):
-                    self._recorded *= 2
-                self._inputs, self._identities, self._takes, self._last = tuple(inputs), identities, {}, ()
-            kind = tuple(None if mask is None else (mask.shape, mask.dtype) for mask in masks)
-            self._in_a_row = self._in_a_row + 1 if kind == self._last else 1
-            self._last = kind
-            if kind in self._takes:
-                return self._takes[kind].run(function, masks)
-            if self._in_a_row < self._recorded or len(self._takes) == _TAPES:
-                return function(masks)
-            out, tape = record(function, masks)
-            self._takes[kind] = _Take(tape)
-            return out
+            return own.run(function, masks)
+
+
+@dataclass(slots=True)
+class _Calls:
+    """The calls on some inputs, and the tape of those with masks of certain shapes."""
+
+    inputs: tuple[Any, ...]  # kept alive, so that no other tensor can take their place
+    identities: tuple[Any, ...]
+    patience: int
+    last: Any = None
+    in_a_row: int = 0
+    kind: Any = None
+    take: _Take | None = None
+
+    @property
+    def in_vain(self) -> bool:
+        """Whether a recording has not paid."""
+        return self.take is not None and self.take.plays < _REPAID
+
+    def run(self, function: Function, masks: Masks) -> Any:
+        kind = tuple(None if mask is None else (mask.shape, mask.stride(), mask.dtype) for mask in masks)
+        self.in_a_row = self.in_a_row + 1 if kind == self.last else 1
+        self.last = kind
+        if self.take is not None:
+            return self.take.run(function, masks) if kind == self.kind else function(masks)
+        if self.in_a_row < self.patience:
+            return function(masks)
+        out, tape = record(function, masks)
+        self.kind, self.take = kind, _Take(tape, [mask.clone() for mask in _first(masks)])
+        return out
 
 
 @dataclass(slots=True)
@@ -70,18 +87,21 @@ class _Take:
     """A tape, or that there is none."""
 
     tape: Tape | None
+    seen: list[Tensor]
     plays: int = 0
     proved: bool = False
 
     def run(self, function: Function, masks: Masks) -> Any:
-        tape = self.tape
-        if tape is None:
+        tape, proved = self.tape, self.proved
+        few = _first(masks)
+        # Masks like those on the tape prove nothing.
+        if tape is None or not (proved or all(map(_differ, few, self.seen))):
             return function(masks)
         self.plays += 1
         out = tape.play(masks)
-        if not self.proved:
-            few = function([None if mask is None else mask[:_PROOF] for mask in masks])
-            self.proved = _starts_with(out, few)
+        if not proved:
+            kept = iter(few)
+            self.proved = _starts_with(out, function([None if mask is None else next(kept) for mask in masks]))
             if not self.proved:
                 self.tape = None
                 return function(masks)
@@ -130,12 +150,12 @@ class Tape:
 
 def record(function: Function, masks: Masks) -> tuple[Any, Tape | None]:
     """``function(masks)`` and its tape, or none where the kernels do not tell all."""
-    try:
+    out = tape = None
+    with contextlib.suppress(Exception):  # not every kernel likes being watched
         with (recorder := _Recorder(masks)):
             out = function(masks)
-    except Exception:  # not every kernel likes being watched; what goes wrong without us goes wrong again
-        return function(masks), None
-    return out, recorder.tape(out)
+        tape = recorder.tape(out)
+    return (function(masks) if out is None else out), tape  # what goes wrong without us goes wrong again
 
 
 class _Recorder(TorchDispatchMode):
@@ -244,14 +264,29 @@ def _filled(place: Any, values: dict[int, Any]) -> Any:
 
 def _identity(value: Any) -> Any:
     """What tells an input, unchanged since, from another one."""
+    if isinstance(value, tuple):
+        return value
     if not isinstance(value, Tensor):
         return id(value)
-    version = None if value.is_inference() else value._version
-    return value.data_ptr(), value.dtype, value.shape, value.stride(), version
+    return value.data_ptr(), value.dtype, value.shape, value.stride(), version(value)
+
+
+def version(tensor: Tensor) -> int | None:
+    """A number that grows whenever a tensor is written on."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def _first(masks: Masks) -> list[Tensor]:
+    """A few passes, of all masks there are."""
+    return [mask[:_PROOF] for mask in masks if mask is not None]
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    return not torch.equal(one, other)
 
 
 def _starts_with(whole: Any, start: Any) -> bool:
-    """Whether the first passes are these, bit for bit."""
+    """Whether the first passes are equal to these."""
     if isinstance(whole, tuple):
-        return all(map(_starts_with, whole, start))
+        return len(whole) == len(start) and all(map(_starts_with, whole, start))
     return torch.equal(whole[: len(start)], start)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import warnings
 
 import pytest
 import torch
+from oracles import source_of
 from zoo import ZOO
 
 from mlmc_dropout import DropoutSampler
 from mlmc_dropout.errors import ModelError
+from mlmc_dropout.estimators import Stratified
+from mlmc_dropout.estimators.base import Task
 from mlmc_dropout.masks import pass_keys
 from mlmc_dropout.sampler import FallbackWarning
+from mlmc_dropout.stopping import Goal
 from mlmc_dropout.tape import Replay, record
 
 SIZE = 16
@@ -43,7 +48,8 @@ def test_played_chunks_have_the_bits_of_the_model(name, masks):
         except ModelError as error:
             pytest.skip(str(error))
     assert torch.equal(out, direct)
-    assert [take.proved for take in program.replay._takes.values()] == [True] * (program.mode == "vmap")
+    take = program.replay._own.take
+    assert take.proved if program.mode == "vmap" else take is None
 
 
 def twice(function, *masks):
@@ -89,19 +95,27 @@ def test_what_cannot_be_played_has_no_tape(function):
     assert twice(function, MASK) is None
 
 
-def test_a_tape_that_is_wrong_is_found_out():
+def hidden(masks):
     """Numpy works out of sight of torch's kernels: what comes back looks like a constant."""
+    return masks[0] + torch.from_numpy(masks[0].numpy() * 2)
 
-    def hidden(masks):
-        return masks[0] + torch.from_numpy(masks[0].numpy() * 2)
 
+def test_a_tape_that_is_wrong_is_found_out():
     assert twice(hidden, MASK) is False
-    replay, results = Replay(), []
+    replay = Replay()
     for number in range(9):
         masks = [MASK * number]
-        results.append(torch.equal(replay(hidden, (), masks), hidden(masks)))
-    assert all(results)
-    assert [take.tape for take in replay._takes.values()] == [None]
+        assert torch.equal(replay(hidden, (), masks), hidden(masks))
+    assert replay._own.take.tape is None
+
+
+def test_masks_like_the_recorded_ones_prove_nothing():
+    replay = Replay()
+    for number in range(9):
+        masks = [torch.ones(8)]
+        masks[0][6] = number < 5
+        assert torch.equal(replay(hidden, (), masks), hidden(masks))
+    assert not replay._own.take.proved
 
 
 def test_errors_are_those_of_the_function():
@@ -110,8 +124,14 @@ def test_errors_are_those_of_the_function():
 
     replay = Replay()
     for _ in range(6):
-        with pytest.raises(ValueError, match="seven"):
+        with pytest.raises(ValueError, match="seven") as caught:
             replay(wrong, (), [MASK])
+        assert caught.value.__context__ is None
+
+
+def flipping(replay, function, inputs, times=8):
+    """Calls with masks that change from one to the next."""
+    return [replay(function, inputs, [MASK if number % 2 else 1 - MASK]) for number in range(times)]
 
 
 def test_other_inputs_are_not_mistaken_for_the_recorded_ones():
@@ -120,20 +140,75 @@ def test_other_inputs_are_not_mistaken_for_the_recorded_ones():
     def product(masks):
         return x.exp() * masks[0]
 
-    for _ in range(8):
-        replay(product, (x,), [MASK])
-    assert [take.proved for take in replay._takes.values()] == [True]
+    flipping(replay, product, (x,))
+    assert replay._own.take.proved
     x.mul_(2)
     assert torch.equal(replay(product, (x,), [MASK]), x.exp() * MASK)
+
+
+def test_weights_that_were_trained_in_between_are_noticed():
+    model, x = ZOO["mlp"].make()
+    sampler = DropoutSampler(model)
+    batch = next(sampler.batches(x))
+    program, keys = sampler.prepare(batch), pass_keys(0, 0, 0, range(6 * SIZE))
+    before = sampler.run(program, batch, keys, chunk=SIZE)
+    assert program.replay._own.take.proved
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    after = sampler.run(program, batch, keys, chunk=SIZE)
+    assert torch.equal(after, sampler.run(sampler.prepare(batch), batch, keys, chunk=SIZE))
+    assert not torch.equal(before, after)
+
+
+def test_a_part_in_full_precision_under_autocast():
+    """Kernels are recorded below autocast, which must not work on them a second time."""
+
+    class Careful(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = torch.nn.Sequential(torch.nn.Linear(3, 16), torch.nn.Dropout(0.3))
+            self.head = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.PReLU(), torch.nn.Linear(16, 1))
+
+        def forward(self, x):
+            features = self.body(x)
+            with torch.autocast("cpu", enabled=False):
+                return self.head(features.float())
+
+    torch.manual_seed(0)
+    sampler = DropoutSampler(Careful())
+    with torch.autocast("cpu", torch.bfloat16):
+        batch = next(sampler.batches(torch.rand(4, 3)))
+        program = sampler.prepare(batch)
+        keys = pass_keys(0, 0, 0, range(6 * SIZE))
+        out = sampler.run(program, batch, keys, chunk=SIZE)
+        assert torch.equal(out, sampler.run(program, batch, keys, chunk=len(keys)))
+        assert program.replay._own.take is None
+
+
+def test_another_thread_in_between_does_not_bring_its_inputs():
+    """The second thread comes while the first runs its function, and has its own tape proved before that returns."""
+    replay, mine, theirs = Replay(), torch.ones(3), torch.full((3,), 5.0)
+
+    def product(x):
+        return lambda masks: x * masks[0]
+
+    def interrupted(masks):
+        thread = threading.Thread(target=flipping, args=(replay, product(theirs), (theirs,)))
+        thread.start()
+        thread.join()
+        return mine * masks[0]
+
+    for mask in (MASK, 1 - MASK) * 3:
+        assert torch.equal(replay(interrupted, (mine,), [mask]), mine * mask)
 
 
 def test_inputs_that_take_turns_are_recorded_less_and_less():
     replay, recordings = Replay(), 0
     for turn in range(40):
         x = torch.ones(3) * turn
-        for _ in range(3):
-            replay(lambda masks: masks[0] * x, (x,), [MASK])  # noqa: B023
-        recordings += len(replay._takes)
+        flipping(replay, lambda masks: masks[0] * x, (x,), 3)  # noqa: B023
+        recordings += replay._own.take is not None
     assert recordings <= 2
 
 
@@ -141,16 +216,25 @@ def test_chunks_of_other_sizes_in_between_do_no_harm():
     replay = Replay()
     for number in range(1, 30):
         for size in (20, 20, number % 7 + 1):
-            masks = [torch.arange(float(size))]
+            masks = [torch.arange(float(size)) + number]
             assert torch.equal(replay(lambda masks: masks[0] + 1, (), masks), masks[0] + 1)
-    assert [take.plays for take in replay._takes.values()] == [2 * 29 - 2]
+    assert replay._own.take.plays == 2 * 29 - 2
+
+
+def test_designs_without_heads_keep_their_tape_from_task_to_task():
+    source = source_of(*ZOO["mlp"].make())
+    recorded = []
+    plan = Stratified(heads=False).choose(source, Goal(budget=10_000)).bind(source)
+    for number in range(6):
+        plan.run(source, Task(0, 3 * number, 3))
+        recorded.append(source.program.replay._own.take)
+    assert recorded[-1] is not None and recorded[-1] is recorded[1]
 
 
 def test_tapes_do_not_travel():
     replay = Replay()
-    for _ in range(8):
-        replay(lambda masks: masks[0] + 1, (), [MASK])
-    assert replay._takes and not pickle.loads(pickle.dumps(replay))._takes
+    flipping(replay, lambda masks: masks[0] + 1, ())
+    assert replay._own.take and not pickle.loads(pickle.dumps(replay))._own.take
 
 
 def test_played_values_are_freed_when_nobody_needs_them():

@@ -107,7 +107,7 @@ class Stratified:
     def bind(self, source: Source) -> Stratified:
         """Differentiate once for these inputs, if anything needs it."""
         if not supported(source.program) or not (self.expansion or self.heads):
-            return replace(self, ready=_Ready(()))
+            return replace(self, ready=_Ready(tuple(_Rows(rows) for rows, _ in source.parts(self.passes))))
         samples = self.gradient_masks if self.expansion else 0
         held = passes_in_memory(source.program, samples) if samples else PASSES_OF_A_GRADIENT
         bound = [self._bind_rows(rows, part) for rows, part in source.parts(held)]
@@ -148,8 +148,7 @@ class Stratified:
     def run(self, source: Source, task: Task) -> State:
         """Design means, and the variance estimate and control of every pair."""
         assert self.ready is not None
-        parts = self.ready.parts or tuple(_Rows(rows) for rows, _ in source.parts(self.passes))
-        return states_beside(self._run_rows(source, task, own) for own in parts)
+        return states_beside(self._run_rows(source, task, own) for own in self.ready.parts)
 
     def _run_rows(self, source: Source, task: Task, own: _Rows) -> State:
         pairs = range(task.first, task.first + task.count)
@@ -281,7 +280,7 @@ class _Ready:
     @property
     def expanded(self) -> bool:
         """Whether there is an analytic level."""
-        return bool(self.parts) and self.parts[0].expansion is not None
+        return self.parts[0].expansion is not None
 
     @property
     def heads(self) -> tuple[str, ...]:
