@@ -87,7 +87,7 @@ class Program:
         if self.mode != "vmap":
             return function(masks)
         model = getattr(self.model, "__self__", self.model)  # a bound method has its module there
-        weights = tuple(map(version, model.parameters())) if isinstance(model, nn.Module) else ()
+        weights = sum(map(version, model.parameters())) if isinstance(model, nn.Module) else 0
         return self.replay(function, (*inputs, weights), masks)
 
     @property

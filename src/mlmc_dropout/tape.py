@@ -73,9 +73,9 @@ class _Calls:
         kind = tuple(None if mask is None else (mask.shape, mask.stride(), mask.dtype) for mask in masks)
         self.in_a_row = self.in_a_row + 1 if kind == self.last else 1
         self.last = kind
-        if self.take is not None:
-            return self.take.run(function, masks) if kind == self.kind else function(masks)
-        if self.in_a_row < self.patience:
+        if self.take is not None and kind == self.kind:
+            return self.take.run(function, masks)
+        if self.in_a_row < self.patience * (1 if self.take is None else 2):
             return function(masks)
         out, tape = record(function, masks)
         self.kind, self.take = kind, _Take(tape, [mask.clone() for mask in _first(masks)])
@@ -264,16 +264,14 @@ def _filled(place: Any, values: dict[int, Any]) -> Any:
 
 def _identity(value: Any) -> Any:
     """What tells an input, unchanged since, from another one."""
-    if isinstance(value, tuple):
-        return value
     if not isinstance(value, Tensor):
-        return id(value)
+        return value if isinstance(value, int) else id(value)
     return value.data_ptr(), value.dtype, value.shape, value.stride(), version(value)
 
 
-def version(tensor: Tensor) -> int | None:
-    """A number that grows whenever a tensor is written on."""
-    return None if tensor.is_inference() else tensor._version
+def version(tensor: Tensor) -> int:
+    """A number that grows whenever a tensor is written on; those of inference mode do not count."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _first(masks: Masks) -> list[Tensor]:

@@ -221,6 +221,14 @@ def test_chunks_of_other_sizes_in_between_do_no_harm():
     assert replay._own.take.plays == 2 * 29 - 2
 
 
+def test_a_kind_that_came_first_makes_way_for_the_usual_one():
+    replay = Replay()
+    for size in (3, 3, *[20] * 12):
+        masks = [torch.rand(size)]
+        assert torch.equal(replay(lambda masks: masks[0] + 1, (), masks), masks[0] + 1)
+    assert replay._own.take.plays == 12 - 4
+
+
 def test_designs_without_heads_keep_their_tape_from_task_to_task():
     source = source_of(*ZOO["mlp"].make())
     recorded = []
