@@ -11,6 +11,7 @@ again, with four times as many new seeds, and keeps what these say.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import warnings
@@ -112,13 +113,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8, help="runs per model, method and tolerance")
     parser.add_argument("--models", nargs="*", default=list(ZOO), help="the models to run; the others are kept")
     parser.add_argument("--methods", nargs="*", default=list(METHODS), help="likewise")
+    parser.add_argument("--moments", nargs="*", default=list(LEASTS), help="likewise")
     parser.add_argument("--fresh", action="store_true", help="compute the references again")
     parser.add_argument("--largest", action="store_true", help="run only the cells that spent most again")
     options = parser.parse_args()
     warnings.simplefilter("ignore", FallbackWarning)
     known = references(options.fresh)
-    asked = {(name, method) for name in options.models for method in options.methods}
-    rows = [row for row in saved_rows() if (row["model"], row["method"]) not in asked]
+    asked = set(itertools.product(options.models, options.methods, options.moments))
+    rows = [row for row in saved_rows() if (row["model"], row["method"], row["moment"]) not in asked]
     if options.largest:
         options.models, rows = [], list(again(saved_rows(), known, 4 * options.seeds))
     settings = {"seeds": options.seeds, "leasts": LEASTS, "reference": REFERENCE, "few": FEW}
@@ -126,7 +128,7 @@ def main() -> None:
         study = Study(name, known[name])
         print(f"{name}: reference and a long stratified run differ by at most {study.disagreement():.2f} σ", flush=True)
         for method, moment in parts(name):
-            if method not in options.methods:
+            if method not in options.methods or moment not in options.moments:
                 continue
             for asked in LEASTS[moment]:
                 cell = study.cell(method, asked, options.seeds, moment)

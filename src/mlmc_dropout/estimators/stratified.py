@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
@@ -49,6 +49,7 @@ LEAST_PAIRS = 4
 GRADIENT_MASKS = 20  # random masks at which gradients show the curvature
 HEAD_COST = 8.0  # passes on which a head is checked
 _HALVES = ("a", "b")
+_INSIDE, _APART = "inside", "apart"
 _PRIOR = 3.0  # pairs' worth of belief in the coefficient 1
 
 
@@ -155,23 +156,20 @@ class Stratified:
         keys = pass_keys(source.seed, task.stream, np.repeat(pairs, 2), np.tile([0, 1], task.count))
         D, s2, G = self._passes(source, keys, own)
         raw = D.reshape(-1, *D.shape[2:])
-        state = {
+        state: dict[str, MomentBlock] = {
             "y": MomentBlock.of((D - G).mean(axis=1)),
             "pass": MomentBlock.of(raw),
             "rest": MomentBlock.of(raw - G.reshape(raw.shape)),
             "s2": MomentBlock.of(s2.reshape(raw.shape)),
         }
-        extra = s2.mean(axis=1)
-        v = _variance_of_pairs(D) + (extra[::2] + extra[1::2]) / 2
-        if own.expansion is None:
-            return {**state, "v": MomentBlock.of(v)}
-        c = _variance_of_pairs(G) - as_array(own.expansion.variance)
+        v = _variance_of_pairs(D, s2)
+        c = None if own.expansion is None else _variance_of_pairs(G, known=as_array(own.expansion.variance))
+        state |= _blocks(_INSIDE, v.inside, None if c is None else c.inside)
+        state |= _blocks(_APART, v.apart, None if c is None else c.apart)
         for half, name in enumerate(_HALVES):
             mine = [i for i, pair in enumerate(pairs) if pair % 2 == half]
             if mine:
-                state[f"v.{name}"] = MomentBlock.of(v[mine])
-                state[f"c.{name}"] = MomentBlock.of(c[mine])
-                state[f"v+c.{name}"] = MomentBlock.of(v[mine] + c[mine])
+                state |= _blocks(name, v.whole[mine], None if c is None else c.whole[mine])
         return state
 
     def _passes(self, source: Source, keys: Tensor, own: _Rows) -> list[Array]:
@@ -187,16 +185,13 @@ class Stratified:
         assert self.ready is not None
         y = state["y"]
         cost = done["passes"]
-        if not self.ready.expanded:
-            variance, error2 = state["v"].mean, state["v"].variance_of_mean
-        else:
-            variance, error2 = _cross_fitted(state)
+        variance, error2, samples = _variance(state)
         levels = tuple(self._levels(state, variance, y.variance_of_mean, error2, cost))
         return Estimates(
             y.mean,
             variance,
             _widened(y.count) * np.sqrt(y.variance_of_mean),
-            _widened(y.count / 2) * np.sqrt(error2),
+            _widened(samples) * np.sqrt(error2),
             cost,
             levels=levels,
             notes=tuple(self._notes(levels)),
@@ -310,20 +305,39 @@ def affordable(source: Source, goal: Goal, samples: int = 1, share: float = 0.1)
     return bool(samples * (1 + width) <= share * (goal.budget or UNKNOWN_BUDGET))
 
 
-def _widened(samples: float) -> float:
+def _widened(samples: ArrayLike) -> Array:
     """Student's factor, with which ± 1.96 standard errors from few samples cover 95 %.
 
-    >>> round(_widened(10), 3), round(_widened(100), 3)
-    (1.154, 1.012)
+    >>> _widened([10, 100]).round(3).tolist()
+    [1.154, 1.012]
     """
-    return float(stdtrit(samples - 1, 0.975) / ndtri(0.975)) if samples > 1 else float("nan")
+    freedom = np.asarray(samples, dtype=np.float64) - 1
+    return np.asarray(stdtrit(np.where(freedom > 0, freedom, np.nan), 0.975) / ndtri(0.975))
 
 
-def _variance_of_pairs(values: Array) -> Array:
-    """The variance of a pass from each pair of designs, (designs, T, ...): scatter inside, and between the two."""
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """The variance of a pass from each pair of designs; of the scatter inside the two, average and half difference."""
+
+    whole: Array
+    inside: Array
+    apart: Array
+
+
+def _variance_of_pairs(values: Array, extra: Array | float = 0.0, known: Array | float = 0.0) -> _Pairs:
+    """From (designs, T, ...): scatter inside, with ``extra`` of each pass, and between the two, less what is known."""
     Y = values.mean(axis=1)
-    inside = np.square(values - Y[:, None]).mean(axis=1)
-    return np.asarray((inside[::2] + inside[1::2]) / 2 + (Y[::2] - Y[1::2]) ** 2 / 2)
+    own = (np.square(values - Y[:, None]) + extra).mean(axis=1)
+    inside = (own[::2] + own[1::2]) / 2 - known
+    return _Pairs(inside + (Y[::2] - Y[1::2]) ** 2 / 2, inside, (own[::2] - own[1::2]) / 2)
+
+
+def _blocks(name: str, v: Array, c: Array | None) -> dict[str, MomentBlock]:
+    """Moments of v, of its control c where there is one, and of their sum, which tells how they go together."""
+    found = {f"v.{name}": MomentBlock.of(v)}
+    if c is not None:
+        found |= {f"c.{name}": MomentBlock.of(c), f"v+c.{name}": MomentBlock.of(v + c)}
+    return found
 
 
 def times(gain: float) -> str:
@@ -338,24 +352,51 @@ def _median(values: Array) -> float:
     return float(np.median(finite)) if finite.size else float("inf")
 
 
-def _cross_fitted(state: State) -> tuple[Array, Array]:
-    """Mean of v − β c with β from the other half of the pairs, and the variance of that mean."""
-    fits = {}
-    for half in _HALVES:
-        v, c = state[f"v.{half}"], state[f"c.{half}"]
-        covariance = (state[f"v+c.{half}"].variance - v.variance - c.variance) / 2
-        with np.errstate(invalid="ignore", divide="ignore"):
-            # drawn a little towards 1, the right coefficient of a good expansion: few pairs fit it badly
-            beta = (covariance * v.count + c.variance * _PRIOR) / (c.variance * (v.count + _PRIOR))
-        fits[half] = (v, c, covariance, np.clip(np.nan_to_num(beta, nan=1.0), 0.0, 2.0))
-    total = sum(fit[0].count for fit in fits.values())
-    mean: Any = 0.0
-    error2: Any = 0.0
+def _variance(state: State) -> tuple[Array, Array, Array]:
+    """Mean of v − β c with β from the other half of the pairs, the variance of that mean, and the samples it rests on.
+
+    Two designs of a pair are independent. What the scatter inside them seems to have in common is chance, and half of
+    it is taken off the variance, which so rests on as many samples as there are designs, not pairs.
+    """
+    counts = {half: state[f"v.{half}"].count for half in _HALVES if f"v.{half}" in state}
+    betas = {half: _coefficient(state, half) for half in counts}
+    total = sum(counts.values())
+    mean, error2, single = (np.zeros_like(state["y"].mean) for _ in range(3))
     for half, other in zip(_HALVES, reversed(_HALVES), strict=True):
-        v, c, covariance, _ = fits[half]
-        beta = fits[other][3]
-        share = v.count / total
-        spread = np.maximum(v.variance - 2 * beta * covariance + beta**2 * c.variance, 0.0)
-        mean = mean + share * (v.mean - beta * c.mean)
-        error2 = error2 + share**2 * spread / v.count
-    return np.asarray(mean), np.asarray(error2)
+        if half not in counts:
+            continue
+        beta, share = betas.get(other, betas[half]), counts[half] / total
+        whole, inside, apart = (_spread(state, name, beta) for name in (half, _INSIDE, _APART))
+        mean += share * _residual_mean(state, half, beta)
+        error2 += share / total * np.maximum(whole + (apart - inside) / 2, whole / 4)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            single += share * np.clip(np.nan_to_num(inside / whole), 0.0, 1.0)
+    return mean, error2, total * (1.0 + single)
+
+
+def _coefficient(state: State, name: str) -> Array | float:
+    """Of the control in v − β c: drawn a little towards 1, that of a good expansion, since few pairs fit it badly."""
+    if f"c.{name}" not in state:
+        return 0.0
+    v, c = state[f"v.{name}"], state[f"c.{name}"]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        beta = (_covariance(state, name) * v.count + c.variance * _PRIOR) / (c.variance * (v.count + _PRIOR))
+    return np.clip(np.nan_to_num(beta, nan=1.0), 0.0, 2.0)
+
+
+def _covariance(state: State, name: str) -> Array:
+    v, c, both = (state[f"{key}.{name}"].variance for key in ("v", "c", "v+c"))
+    return (both - v - c) / 2
+
+
+def _residual_mean(state: State, name: str, beta: Array | float) -> Array:
+    mean = state[f"v.{name}"].mean
+    return mean - beta * state[f"c.{name}"].mean if f"c.{name}" in state else mean
+
+
+def _spread(state: State, name: str, beta: Array | float) -> Array:
+    """The variance of v − β c."""
+    v = state[f"v.{name}"].variance
+    if f"c.{name}" not in state:
+        return v
+    return np.maximum(v - 2 * beta * _covariance(state, name) + beta**2 * state[f"c.{name}"].variance, 0.0)
