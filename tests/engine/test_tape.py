@@ -46,6 +46,8 @@ def test_played_chunks_have_the_bits_of_the_model(name, masks):
         try:
             program, out, direct = chunks_of(name, masks)
         except ModelError as error:
+            if masks == "independent":
+                raise
             pytest.skip(str(error))
     assert torch.equal(out, direct)
     take = program.replay._own.take

@@ -367,7 +367,8 @@ def _variance(state: State) -> tuple[Array, Array, Array]:
             continue
         beta, share = betas.get(other, betas[half]), counts[half] / total
         whole, inside, apart = (_spread(state, name, beta) for name in (half, _INSIDE, _APART))
-        mean += share * _residual_mean(state, half, beta)
+        v = state[f"v.{half}"].mean
+        mean += share * (v - beta * state[f"c.{half}"].mean if f"c.{half}" in state else v)
         error2 += share / total * np.maximum(whole + (apart - inside) / 2, whole / 4)
         with np.errstate(invalid="ignore", divide="ignore"):
             single += share * np.clip(np.nan_to_num(inside / whole), 0.0, 1.0)
@@ -387,11 +388,6 @@ def _coefficient(state: State, name: str) -> Array | float:
 def _covariance(state: State, name: str) -> Array:
     v, c, both = (state[f"{key}.{name}"].variance for key in ("v", "c", "v+c"))
     return (both - v - c) / 2
-
-
-def _residual_mean(state: State, name: str, beta: Array | float) -> Array:
-    mean = state[f"v.{name}"].mean
-    return mean - beta * state[f"c.{name}"].mean if f"c.{name}" in state else mean
 
 
 def _spread(state: State, name: str, beta: Array | float) -> Array:
