@@ -126,7 +126,7 @@ def main() -> None:
     settings = {"seeds": options.seeds, "leasts": LEASTS, "reference": REFERENCE, "few": FEW}
     for name in options.models:
         study = Study(name, known[name])
-        print(f"{name}: reference and a long stratified run differ by at most {study.disagreement():.2f} σ", flush=True)
+        print(f"{name}: plain reference and better methods differ by at most {study.disagreement():.2f} σ", flush=True)
         for method, moment in parts(name):
             if method not in options.methods or moment not in options.moments:
                 continue

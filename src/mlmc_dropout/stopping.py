@@ -119,9 +119,9 @@ class Goal:
         The largest of m standard errors, each estimated from n ``samples``, overstates the truth by
         a factor of about 1 + sqrt(2/n)·sqrt(2 log m) in its square. Most of it is still there at the
         next look, and the stop waits for the largest; the way to go is shortened by ``LUCK`` of it, and
-        a long way is not gone in one step, so that a noisy look does not overshoot. The stop itself
-        relies on the standard errors as they are reported, or, with fewer than ``TRUSTED`` samples
-        behind them, on upper limits for them.
+        a long way is not gone in one step, least of all after few samples, so that a noisy look does not
+        overshoot. The stop itself relies on the standard errors as they are reported, or, with fewer than
+        ``TRUSTED`` samples behind them, on upper limits for them.
         """
         left = math.inf if self.budget is None else self.budget - found.cost
         if not self.has_tolerance:
@@ -134,7 +134,8 @@ class Goal:
         short = self.shortfall(found)
         luck = LUCK * math.sqrt(2.0 / max(samples, 2.0)) * math.sqrt(2.0 * math.log(max(found.mean.size, 1)))
         growth = short / (1.0 + luck) * (CAUTION if short > 2 else 1.0)
-        return max(0.0, min(spent * (min(max(growth, MIN_GROWTH), MAX_GROWTH) - 1.0), left))
+        most = min(1.0 + samples / TRUSTED, MAX_GROWTH)
+        return max(0.0, min(spent * (min(max(growth, MIN_GROWTH), most) - 1.0), left))
 
 
 def doubt(samples: float) -> float:

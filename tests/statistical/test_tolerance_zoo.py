@@ -34,7 +34,7 @@ def test_tolerances_are_met_in_truth_and_cost_little_more_than_knowing_the_varia
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
         study = Study(name, saved_references().get(name) or reference_of(name))
-        compared = 2 * len(study.reference.mean)
+        compared = 4 * len(study.reference.mean)
         assert study.disagreement() < z_limit(compared * len(ZOO)), "run benchmarks/tolerance.py --fresh"
         for method in METHODS:
             cells = [study.cell(method, least, SEEDS, first=500) for least in LEASTS["mean"]]

@@ -35,9 +35,10 @@ PILOT_STREAM = 1 << 22
 PILOT_PASSES = 32
 PILOT_ROWS = 8
 PILOT_SHARE = 0.05  # of the passes to come: more is not spent on looking
-IN_DOUBT = 1.25  # the second order contains the first: a pilot has to see this much in favour of the first
+IN_DOUBT = 3.0  # the second order contains the first: one row has to show this much in favour of the first
 HARMLESS = 0.97  # what designs keep of the accuracy of the variance where they do not add to it
 TINY = 1e-300
+EXACT = 1e6  # a gain that says that nothing but rounding is left
 FEW = 160  # passes below which there is nothing to choose
 
 
@@ -200,14 +201,15 @@ class _Pilot:
                 _ratio(plain_V, _noise(self.h, self.G_h, self.own_h) + of_s2),
                 self.cost,
             )
-        yield _Candidate(
+        first = _Candidate(
             Stratified(expansion=True, heads=True, gradient_masks=0),
             "stratified masks and the expansion in them as a control variate",
             _ratio(mu2, _left(self.h, self.G_h)),
             _ratio(plain_V, _noise(self.h, self.G_h, self.own_h, self.G_h) + of_s2),
             self.cost,
-            1.0 if self.second is None else IN_DOUBT,
         )
+        certain = self.second is None or min(first.gain, first.gain_V) == EXACT
+        yield first if certain else replace(first, handicap=IN_DOUBT ** (1 / np.sqrt(self.D.shape[1])))
         if self.second is not None:
             yield _Candidate(
                 Stratified(expansion=True, heads=True, gradient_masks=self.samples),
@@ -260,4 +262,4 @@ def _noise(passes: Array, companion: Array | float, own: Array | float, control:
 
 
 def _ratio(plain: float, left: float) -> float:
-    return min(plain / left, 1e6) if left > 0 else 1e6
+    return min(plain / left, EXACT) if left > 0 else EXACT
