@@ -22,9 +22,9 @@ import common
 import numpy as np
 import torch
 
+from mlmc_dropout.engine.sampler import FallbackWarning
 from mlmc_dropout.estimators import Auto, Chooser, Method, Pooled, Source, Stratified
-from mlmc_dropout.expansion import supported
-from mlmc_dropout.sampler import FallbackWarning
+from mlmc_dropout.expansion.first_order import supported
 from mlmc_dropout.stopping import Goal
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

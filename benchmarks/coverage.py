@@ -21,9 +21,9 @@ import common
 import numpy as np
 import torch
 
+from mlmc_dropout.engine.sampler import FallbackWarning
 from mlmc_dropout.estimators import Chooser, Estimates, Pooled, Stratified
-from mlmc_dropout.expansion import supported
-from mlmc_dropout.sampler import FallbackWarning
+from mlmc_dropout.expansion.first_order import supported
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from oracles import one_row_many_times, run_method, source_of, z_limit

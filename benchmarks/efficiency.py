@@ -20,8 +20,8 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from torch import Tensor, nn
 
 from mlmc_dropout import Ladder, pinn
+from mlmc_dropout.engine.sampler import DropoutSampler
 from mlmc_dropout.estimators import MLMC, Auto, Chooser, Estimates, Pooled, Source, Stratified, merge_states
-from mlmc_dropout.sampler import DropoutSampler
 from mlmc_dropout.stopping import Goal
 
 BUDGET = 1000

@@ -30,9 +30,9 @@ sys.path.insert(0, str(ROOT / "tests"))
 from zoo import ZOO, Block, call, leaves  # noqa: E402
 
 from mlmc_dropout import DropoutSampler  # noqa: E402
-from mlmc_dropout.masks import pass_keys  # noqa: E402
+from mlmc_dropout.engine.masks import pass_keys  # noqa: E402
+from mlmc_dropout.engine.tape import Replay  # noqa: E402
 from mlmc_dropout.pinn.networks import SharedTrunk, mlp  # noqa: E402
-from mlmc_dropout.tape import Replay  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "throughput.json"
 DOC = ROOT / "docs" / "throughput.md"

@@ -23,7 +23,7 @@ from typing import Any
 import common
 import numpy as np
 
-from mlmc_dropout.sampler import FallbackWarning
+from mlmc_dropout.engine.sampler import FallbackWarning
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from tolerance_study import (

@@ -10,8 +10,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from mlmc_dropout.engine.sampler import DropoutSampler
 from mlmc_dropout.estimators import Chooser, Estimates, Source, merge_states
-from mlmc_dropout.sampler import DropoutSampler
 from mlmc_dropout.stopping import Goal
 
 __all__ = ["exact_moments", "one_row_many_times", "run_method", "source_of", "z_limit"]

@@ -32,8 +32,8 @@ from oracles import source_of
 from zoo import ZOO
 
 from mlmc_dropout.estimators import Chooser, Method, Pooled, Source, Stratified, make_method
-from mlmc_dropout.expansion import supported
-from mlmc_dropout.rounds import Run
+from mlmc_dropout.expansion.first_order import supported
+from mlmc_dropout.running.rounds import Run
 from mlmc_dropout.stopping import PILOT, TRUSTED, Goal
 
 __all__ = [

@@ -1,16 +1,15 @@
 """Error bars you can trust for MC dropout.
 
-The flow of data, in the order of the files:
+The flow of data, and where it is found:
 
-1. ``masks``      a pass's name (seed, stream, replicate, pass) -> its dropout masks
-2. ``sites``      a trained model -> its dropout sites (``interception`` catches the dropout calls)
-3. ``sampler``    names -> stochastic passes of the model, many at once
-4. ``moments``    passes -> mergeable moment blocks
-5. ``ladder``     fidelities T_0 < … < T_L; ``coupling`` gives a replicate's estimates at each of them
-6. ``allocation`` level variances and a budget -> counts; ``theory`` has the closed forms
-7. ``estimators`` one file per method; ``expansion`` and ``heads`` give them a level with known moments
-8. ``driver``     spend, look, stop (``stopping``), on any executor, with checkpoints
-9. ``result``     estimates, standard errors, diagnostics
+1. ``engine``     a trained model -> its dropout sites; names of passes -> masks -> passes of the model, many at once
+2. ``moments``    passes -> mergeable moment blocks
+3. ``ladder``     fidelities T_0 < … < T_L; ``coupling`` gives a replicate's estimates at each of them
+4. ``allocation`` level variances and a budget -> counts; ``theory`` has the closed forms
+5. ``expansion``  what is known in closed form about the passes of a network
+6. ``estimators`` one file per method
+7. ``running``    spend, look, stop (``stopping``), on any executor, with checkpoints
+8. ``result``     estimates, standard errors, diagnostics
 
 ``pinn`` trains the paper's two benchmarks, ``experiments`` reproduces its figures and tables.
 """
@@ -22,13 +21,13 @@ from typing import Any
 
 from mlmc_dropout import theory
 from mlmc_dropout.allocation import Plan, allocate
-from mlmc_dropout.driver import estimate
+from mlmc_dropout.engine.sampler import DropoutSampler, FallbackWarning
+from mlmc_dropout.engine.sites import Site
 from mlmc_dropout.errors import MLMCDropoutError
 from mlmc_dropout.ladder import Ladder
 from mlmc_dropout.moments import MomentBlock, Moments
 from mlmc_dropout.result import LevelStats, Result, Status, load_result
-from mlmc_dropout.sampler import DropoutSampler, FallbackWarning
-from mlmc_dropout.sites import Site
+from mlmc_dropout.running.driver import estimate
 from mlmc_dropout.version import __version__
 
 __all__ = [

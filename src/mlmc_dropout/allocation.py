@@ -1,4 +1,4 @@
-"""6 · Level variances and a budget -> counts."""
+"""4 · Level variances and a budget -> counts."""
 
 from __future__ import annotations
 

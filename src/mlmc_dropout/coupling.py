@@ -1,4 +1,4 @@
-"""5 · A replicate -> its estimates at every fidelity, coarse passes being the first of the fine."""
+"""3 · A replicate -> its estimates at every fidelity, coarse passes being the first of the fine."""
 
 from __future__ import annotations
 

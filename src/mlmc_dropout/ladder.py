@@ -1,4 +1,4 @@
-"""4 · Fidelities: strictly increasing numbers of passes T_0 < … < T_L."""
+"""3 · Fidelities: strictly increasing numbers of passes T_0 < … < T_L."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""3 · Mergeable moment blocks: what is carried instead of samples."""
+"""2 · Mergeable moment blocks: what is carried instead of samples."""
 
 from __future__ import annotations
 

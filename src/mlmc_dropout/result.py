@@ -1,4 +1,4 @@
-"""9 · What a run found: estimates, their standard errors, and how they came about."""
+"""8 · What a run found: estimates, their standard errors, and how they came about."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlmc_dropout.data import Structure
+from mlmc_dropout.engine.data import Structure
 from mlmc_dropout.errors import MissingExtraError, ResultFileError
 
 __all__ = ["LevelStats", "Result", "Status", "load_result"]

@@ -15,7 +15,7 @@ from torch import nn
 
 import mlmc_dropout as md
 from mlmc_dropout import theory
-from mlmc_dropout.loading import read_model, read_weights, with_weights
+from mlmc_dropout.cli.loading import read_model, read_weights, with_weights
 
 GOOD = ("estimate", "--model", "net.py:make", "--weights", "w.safetensors", "--inputs", "x.npy")
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import mlmc_dropout as md
+from mlmc_dropout.cli.loading import read_inputs
 from mlmc_dropout.errors import MissingExtraError
-from mlmc_dropout.loading import read_inputs
 from mlmc_dropout.report import write_result_page
 
 GOOD = (

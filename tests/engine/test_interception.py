@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mlmc_dropout.interception import Interceptor, apply_mask
+from mlmc_dropout.engine.interception import Interceptor, apply_mask
 
 
 class Spy(Interceptor):

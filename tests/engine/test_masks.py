@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mlmc_dropout.masks import bernoulli, derive, latin_hypercube, pass_keys, words
+from mlmc_dropout.engine.masks import bernoulli, derive, latin_hypercube, pass_keys, words
 
 
 def test_words_are_splitmix64() -> None:

@@ -14,7 +14,7 @@ from torch import nn
 from zoo import ZOO
 
 from mlmc_dropout import DropoutSampler
-from mlmc_dropout.passes import Footprint
+from mlmc_dropout.engine.passes import Footprint
 
 MIB = 1 << 20
 
@@ -24,7 +24,7 @@ from torch import nn
 sys.path.insert(0, {tests!r})
 from memory_probe import peak as megabytes
 from mlmc_dropout import DropoutSampler, estimate
-from mlmc_dropout.masks import pass_keys
+from mlmc_dropout.engine.masks import pass_keys
 torch.set_num_threads(1)
 def peak():
     return megabytes() * 2**20

@@ -15,9 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from zoo import NAMES, ZOO, Lambda, leaves
 
-from mlmc_dropout import DropoutSampler, FallbackWarning, passes, sites
+from mlmc_dropout import DropoutSampler, FallbackWarning
+from mlmc_dropout.engine import passes, sites
+from mlmc_dropout.engine.masks import pass_keys
 from mlmc_dropout.errors import InputError, ModelError
-from mlmc_dropout.masks import pass_keys
 
 quiet = pytest.mark.filterwarnings("ignore::mlmc_dropout.FallbackWarning")
 SPLIT = [name for name in NAMES if not ZOO[name].coupled and name != "packed_lstm"]

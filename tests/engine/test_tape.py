@@ -12,13 +12,13 @@ from oracles import source_of
 from zoo import ZOO
 
 from mlmc_dropout import DropoutSampler
+from mlmc_dropout.engine.masks import pass_keys
+from mlmc_dropout.engine.sampler import FallbackWarning
+from mlmc_dropout.engine.tape import Replay, record
 from mlmc_dropout.errors import ModelError
 from mlmc_dropout.estimators import Stratified
 from mlmc_dropout.estimators.base import Task
-from mlmc_dropout.masks import pass_keys
-from mlmc_dropout.sampler import FallbackWarning
 from mlmc_dropout.stopping import Goal
-from mlmc_dropout.tape import Replay, record
 
 SIZE = 16
 

@@ -16,7 +16,7 @@ from scipy import stats
 from zoo import NAMES, ZOO
 
 from mlmc_dropout import DropoutSampler
-from mlmc_dropout.masks import bernoulli, derive, latin_hypercube, pass_keys
+from mlmc_dropout.engine.masks import bernoulli, derive, latin_hypercube, pass_keys
 
 ERROR_RATE = 1e-3
 COMPARISONS = 2000  # an upper bound on all the comparisons below

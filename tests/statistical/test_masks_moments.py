@@ -17,8 +17,9 @@ from scipy import stats
 from torch import Tensor, nn
 from zoo import NAMES, ZOO, honest_passes, leaves
 
-from mlmc_dropout import DropoutSampler, interception, sites
-from mlmc_dropout.passes import run_masks
+from mlmc_dropout import DropoutSampler
+from mlmc_dropout.engine import interception, sites
+from mlmc_dropout.engine.passes import run_masks
 
 ERROR_RATE = 1e-3
 COMPARISONS = 4000
@@ -114,7 +115,7 @@ def test_control_weights_with_a_mask_per_row() -> None:
 def test_control_inplace_alias_run_under_vmap(monkeypatch: pytest.MonkeyPatch) -> None:
     """What happens if the comparison with the loop were skipped."""
     model, x, reference = honest("inplace_alias")
-    monkeypatch.setattr("mlmc_dropout.passes._compare", lambda *_: "")
+    monkeypatch.setattr("mlmc_dropout.engine.passes._compare", lambda *_: "")
     assert z_scores(ours(model, x), reference).max() > LIMIT
 
 

@@ -13,8 +13,8 @@ from oracles import exact_moments, one_row_many_times, run_method, source_of, z_
 from torch import nn
 from zoo import ZOO
 
+from mlmc_dropout.engine.masks import pass_keys
 from mlmc_dropout.estimators import Pooled, Stratified
-from mlmc_dropout.masks import pass_keys
 
 pytestmark = pytest.mark.filterwarnings("ignore::mlmc_dropout.FallbackWarning")
 

@@ -20,7 +20,7 @@ from torch import nn
 
 from mlmc_dropout import stopping
 from mlmc_dropout.estimators import make_method
-from mlmc_dropout.rounds import Outcome, Run
+from mlmc_dropout.running.rounds import Outcome, Run
 from mlmc_dropout.stopping import Goal
 
 CLAIMED = 0.93

@@ -18,7 +18,7 @@ from oracles import z_limit
 from tolerance_study import LEASTS, Study, coverage, reference_of, saved_references
 from zoo import ZOO
 
-from mlmc_dropout.sampler import FallbackWarning
+from mlmc_dropout.engine.sampler import FallbackWarning
 
 CLAIMED = 0.93
 MOST = 1.3

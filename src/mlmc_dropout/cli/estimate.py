@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from mlmc_dropout.cli.console import Output
+from mlmc_dropout.cli.loading import read_inputs, read_model, read_transform, read_weights, with_weights
 from mlmc_dropout.cli.options import (
     Debug,
     Json,
@@ -24,7 +25,6 @@ from mlmc_dropout.cli.options import (
 )
 from mlmc_dropout.cli.running import command_line, executor_of, finish, known
 from mlmc_dropout.errors import InputError, MLMCDropoutError, ModelError
-from mlmc_dropout.loading import read_inputs, read_model, read_transform, read_weights, with_weights
 from mlmc_dropout.result import Result
 from mlmc_dropout.stopping import Goal
 

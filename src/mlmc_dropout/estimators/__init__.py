@@ -1,4 +1,4 @@
-"""7 · One file per method."""
+"""6 · One file per method."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mlmc_dropout.curvature import curved
+from mlmc_dropout.engine.masks import pass_keys
 from mlmc_dropout.estimators.base import Method, Source
 from mlmc_dropout.estimators.pooled import Pooled
 from mlmc_dropout.estimators.stratified import (
@@ -22,9 +22,9 @@ from mlmc_dropout.estimators.stratified import (
     as_array,
     times,
 )
-from mlmc_dropout.expansion import expansion_of, linearise, supported
-from mlmc_dropout.heads import heads_of, reduced_passes, served_by
-from mlmc_dropout.masks import pass_keys
+from mlmc_dropout.expansion.first_order import expansion_of, linearise, supported
+from mlmc_dropout.expansion.heads import heads_of, reduced_passes, served_by
+from mlmc_dropout.expansion.second_order import curved
 from mlmc_dropout.stopping import PILOT, Goal, doubt
 
 __all__ = ["Auto"]

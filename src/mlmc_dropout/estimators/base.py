@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mlmc_dropout.data import Batch, even_parts, some
+from mlmc_dropout.engine.data import Batch, even_parts, some
+from mlmc_dropout.engine.masks import pass_keys
+from mlmc_dropout.engine.sampler import DropoutSampler, Program
 from mlmc_dropout.errors import NonFiniteOutputError
-from mlmc_dropout.masks import pass_keys
 from mlmc_dropout.moments import MomentBlock
-from mlmc_dropout.sampler import DropoutSampler, Program
 from mlmc_dropout.stopping import Goal
 
 __all__ = [

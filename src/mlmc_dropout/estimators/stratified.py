@@ -8,9 +8,9 @@ negatively correlated; the exact total-variance identity mends the variance::
     μ2 = E[(1/T) Σ (D_t − Y)²] + Var[Y],
 
 with Var[Y] from pairs of independent designs. If a linear head follows the last dropout it is averaged
-out in closed form first (``expansion``): D becomes h, and E s² adds to μ2.
+out in closed form first (``expansion.heads``): D becomes h, and E s² adds to μ2.
 
-The expansion G of first or second order (``expansion``, ``curvature``) has mean 0 and a known variance.
+The expansion G of first or second order (``expansion``) has mean 0 and a known variance.
 It is subtracted from the passes; and the variance estimated from G in the same way as from D, less the
 known one, is a control variate for μ2. Its coefficient is fitted on one half of the pairs and used on the
 other, and vice versa, so that no bias creeps in.
@@ -28,12 +28,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
-from mlmc_dropout.curvature import Quadratic, curved, passes_in_memory
+from mlmc_dropout.engine.masks import pass_keys
 from mlmc_dropout.errors import ModelError
 from mlmc_dropout.estimators.base import BLOCK, Estimates, LevelEstimate, Source, State, Task, blocks, states_beside
-from mlmc_dropout.expansion import PASSES_OF_A_GRADIENT, Expansion, expansion_of, linearise, supported
-from mlmc_dropout.heads import Head, heads_of, reduced_passes, served_by
-from mlmc_dropout.masks import pass_keys
+from mlmc_dropout.expansion.first_order import PASSES_OF_A_GRADIENT, Expansion, expansion_of, linearise, supported
+from mlmc_dropout.expansion.heads import Head, heads_of, reduced_passes, served_by
+from mlmc_dropout.expansion.second_order import Quadratic, curved, passes_in_memory
 from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.stopping import Goal
 

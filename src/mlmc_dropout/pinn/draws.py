@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mlmc_dropout.masks import bernoulli, derive, pass_keys, words
+from mlmc_dropout.engine.masks import bernoulli, derive, pass_keys, words
 from mlmc_dropout.pinn.networks import dropout_layers
 from mlmc_dropout.pinn.problem import Draw
 

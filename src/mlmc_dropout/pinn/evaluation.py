@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from mlmc_dropout.engine.sampler import DropoutSampler
 from mlmc_dropout.pinn.config import Config
-from mlmc_dropout.sampler import DropoutSampler
 
 __all__ = ["Moments", "dropout_moments", "grid", "relative_error", "summary"]
 

@@ -1,0 +1,256 @@
+"""Dropout, caught where torch dispatches it.
+
+:class:`Interceptor` is a torch-function mode. While it is active, every form of dropout a forward
+pass can meet -- module or functional, feature-wise, alpha, inside attention, between the layers of
+a recurrent network -- is reduced to one call of :meth:`Interceptor.drop` with the activation, the
+rate and the shape of the mask. What happens there is the business of a subclass: record the site,
+or apply a given mask. Torch's own generators are never touched.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._C import _functorch
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["Interceptor", "apply_mask"]
+
+_ALPHA = 1.7580993408473766  # minus the limit of SELU at −∞, as in torch
+_ROWS = 16  # of which linear maps are computed multiples
+
+
+def apply_mask(kind: str, x: Tensor, keep: Tensor, p: float) -> Tensor:
+    """Dropout of ``x`` given which units are kept; affine in ``keep``, which may be any real number.
+
+    Plain and feature dropout: x·keep/(1−p). Alpha dropout (Klambauer et al. 2017) replaces dropped
+    units by −α and restores mean and variance: a·(x + α)·keep − α·a·(1−p), a² = 1/((1−p)(1 + α²p)).
+    """
+    (x, keep), level = _unwrapped(x, keep)
+    alpha = kind.endswith("alpha")
+    scale = 1.0 / math.sqrt((1.0 - p) * (1.0 + _ALPHA**2 * p)) if alpha else 1.0 / (1.0 - p)
+    if alpha:
+        x = x + _ALPHA
+    if keep.dtype == x.dtype or keep.shape != x.shape or torch.is_grad_enabled():
+        out = x * (keep.to(x.dtype) * scale)
+    else:
+        out = keep.to(x.dtype).mul_(scale).mul_(x)  # one new tensor instead of three
+    if alpha:
+        out = out - _ALPHA * scale * (1.0 - p)
+    return out if level is None else _functorch._add_batch_dim(out, 0, level)
+
+
+def _unwrapped(*tensors: Tensor) -> tuple[list[Tensor], int | None]:
+    """Tensors without the wrapper of vmap, and its level; as they are where the passes are not the leading axis.
+
+    What treats all passes alike can then be computed on all at once, without vmap's cost per operation.
+    """
+    level = max((_functorch.maybe_get_level(t) for t in tensors), default=-1)
+    plain = []
+    for tensor in tensors:
+        if _functorch.is_batchedtensor(tensor):
+            inner = _functorch.get_unwrapped(tensor)
+            own = _functorch.maybe_get_level(tensor) == level and _functorch.maybe_get_bdim(tensor) == 0
+            if not own or _functorch.is_functorch_wrapped_tensor(inner):
+                return list(tensors), None
+            plain.append(inner)
+        elif _functorch.is_functorch_wrapped_tensor(tensor):
+            return list(tensors), None
+        else:
+            plain.append(tensor)
+    return plain, level if level > 0 else None
+
+
+class Interceptor(TorchFunctionMode):
+    """Catches every dropout of a forward pass; subclasses implement :meth:`drop`."""
+
+    def drop(self, kind: str, x: Tensor, p: float, training: bool, shape: tuple[int, ...], inplace: bool) -> Tensor:
+        """Called for each dropout: ``shape`` is that of the mask."""
+        raise NotImplementedError
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        rule = _RULES.get(func)
+        kwargs = kwargs or {}
+        return func(*args, **kwargs) if rule is None else rule(self, func, *args, **kwargs)
+
+
+def _dropout(kind: str, mask_shape: Callable[[Tensor], tuple[int, ...]]) -> Callable[..., Tensor]:
+    """The rule for a dropout function whose mask for ``input`` has the shape ``mask_shape(input)``."""
+
+    def rule(
+        mode: Interceptor,
+        func: Any,
+        input: Tensor,
+        p: float = 0.5,
+        training: bool = True,
+        inplace: bool = False,
+        **kw: Any,
+    ) -> Tensor:
+        training = kw.get("train", training)
+        inplace = inplace or func.__name__.endswith("_")
+        return mode.drop(kind, input, p, training, mask_shape(input), inplace)
+
+    return rule
+
+
+def _elementwise(kind: str) -> Callable[..., Tensor]:
+    return _dropout(kind, lambda x: tuple(x.shape))
+
+
+def _featurewise(kind: str, batched_dim: int | None = None) -> Callable[..., Tensor]:
+    """Whole channels are dropped; an input without batch axis (see ``batched_dim``) has its channels first."""
+
+    def mask_shape(x: Tensor) -> tuple[int, ...]:
+        kept = 1 if batched_dim is not None and x.dim() < batched_dim else 2
+        return (*x.shape[:kept], *(1,) * (x.dim() - kept))
+
+    return _dropout(kind, mask_shape)
+
+
+def _native_dropout(mode: Interceptor, func: Any, input: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    out = mode.drop("dropout", input, p, bool(train), tuple(input.shape), False)
+    return out, torch.ones_like(input, dtype=torch.bool)
+
+
+def _attention(
+    mode: Interceptor,
+    func: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(QKᵀ·scale + mask), dropped, times V: the fused kernels draw masks of their own."""
+    if dropout_p == 0.0:
+        return func(query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)  # type: ignore[no-any-return]
+    if enable_gqa:
+        key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
+        value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
+    scores = (query @ key.transpose(-2, -1)) * (1.0 / math.sqrt(query.size(-1)) if scale is None else scale)
+    if is_causal:
+        causal = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+        scores = scores.masked_fill(~causal, -math.inf)
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+    weights = scores.softmax(dim=-1)
+    if attn_mask is not None:  # a query that may look nowhere gets zeros, as in torch
+        weights = weights.masked_fill((scores == -math.inf).all(dim=-1, keepdim=True), 0.0)
+    return mode.drop("attention", weights, dropout_p, True, tuple(weights.shape), False) @ value
+
+
+def _normalise(
+    mode: Interceptor, func: Any, input: Tensor, running_mean: Any, running_var: Any, *rest: Any, **kw: Any
+) -> Tensor:
+    """Batch normalisation uses its running statistics where it has them, whatever the mode of the model."""
+    names = ("weight", "bias", "training", "momentum", "eps")
+    given = {**dict(zip(names, rest, strict=False)), **kw}
+    if running_mean is not None and running_var is not None:
+        given["training"] = False
+    return func(input, running_mean, running_var, **given)  # type: ignore[no-any-return]
+
+
+def _linear(mode: Interceptor, func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Under vmap over masks all passes have the same weights: one fused call instead of vmap's product and sum."""
+    if any(_functorch.is_functorch_wrapped_tensor(t) for t in (weight, bias) if t is not None):
+        return func(input, weight, bias)  # type: ignore[no-any-return]
+    (plain,), level = _unwrapped(input)
+    if plain is input and _functorch.is_functorch_wrapped_tensor(input):
+        return func(input, weight, bias)  # type: ignore[no-any-return]
+    out = _by_rows(func, plain, weight, bias)
+    return out if level is None else _functorch._add_batch_dim(out, 0, level)
+
+
+def _by_rows(func: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A linear map whose result for a row has the same bits however many rows there are.
+
+    BLAS chooses its kernels by the shape. With the rows filled up to a multiple of 16 the choice does
+    not change the order of summation within a row (seen with MKL; elsewhere it does no harm).
+    """
+    *lead, width = input.shape
+    count = math.prod(lead)
+    missing = -count % _ROWS if input.device.type == "cpu" else 0
+    if not missing and input.is_contiguous():
+        return func(input, weight, bias)  # type: ignore[no-any-return]
+    rows = input.reshape(count, width)
+    if missing:
+        rows = torch.cat([rows, rows.new_zeros(missing, width)])
+    return func(rows, weight, bias)[:count].view(*lead, -1)  # type: ignore[no-any-return]
+
+
+def _with_mode_inside(mode: Interceptor, func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run a Python function of torch with the mode active inside it.
+
+    A mode is suspended while it handles a call, and the function would hand itself back to the mode
+    if it were not. So a twin is called whose check for modes always says no.
+    """
+    twin = types.FunctionType(func.__code__, {**func.__globals__, "has_torch_function": lambda _: False})
+    twin.__defaults__, twin.__kwdefaults__ = func.__defaults__, func.__kwdefaults__
+    with mode:
+        return twin(*args, **kwargs)
+
+
+def _sort(mode: Interceptor, func: Any, input: Tensor, dim: int = -1, descending: bool = False, **kw: Any) -> Any:
+    """Equal values keep their order, as packed sequences sort their lengths: passes must not change places."""
+    return func(input, **{**kw, "stable": True, "dim": dim, "descending": descending})
+
+
+def _recurrent(mode: Interceptor, func: Any, input: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """Run the layers one at a time, with our dropout between them instead of torch's."""
+    if isinstance(rest[2], (list, tuple)):  # a packed sequence brings its batch sizes and is always time-first
+        lead, (hx, weights, biases, layers, p, training, *tail) = rest[:1], rest[1:]
+    else:
+        lead, (hx, weights, biases, layers, p, training, *tail) = (), rest
+    if layers == 1 or p == 0.0:
+        return func(input, *rest)  # type: ignore[no-any-return]
+    directions = 2 if tail[0] else 1
+    per_layer = len(weights) // layers
+    states: list[Any] = []
+    for layer in range(layers):
+        own = slice(layer * directions, (layer + 1) * directions)
+        start = tuple(h[own] for h in hx) if isinstance(hx, (list, tuple)) else hx[own]
+        own_weights = weights[layer * per_layer : (layer + 1) * per_layer]
+        input, *state = func(input, *lead, start, own_weights, biases, 1, 0.0, training, *tail)
+        states.append(state)
+        if layer < layers - 1:
+            input = mode.drop("recurrent", input, p, training, tuple(input.shape), False)
+    return (input, *(torch.cat(parts) for parts in zip(*states, strict=True)))
+
+
+_RULES: dict[Any, Callable[..., Any]] = {
+    F.dropout: _elementwise("dropout"),
+    torch.dropout: _elementwise("dropout"),
+    torch.dropout_: _elementwise("dropout"),
+    F.alpha_dropout: _elementwise("alpha"),
+    torch.alpha_dropout: _elementwise("alpha"),
+    torch.alpha_dropout_: _elementwise("alpha"),
+    F.dropout1d: _featurewise("feature", 3),
+    F.dropout2d: _featurewise("feature"),
+    F.dropout3d: _featurewise("feature", 5),
+    torch.feature_dropout: _featurewise("feature"),
+    torch.feature_dropout_: _featurewise("feature"),
+    F.feature_alpha_dropout: _featurewise("feature_alpha"),
+    torch.feature_alpha_dropout: _featurewise("feature_alpha"),
+    torch.feature_alpha_dropout_: _featurewise("feature_alpha"),
+    torch.native_dropout: _native_dropout,
+    F.linear: _linear,
+    F.batch_norm: _normalise,
+    F.scaled_dot_product_attention: _attention,
+    F.multi_head_attention_forward: _with_mode_inside,
+    torch.sort: _sort,
+    torch.lstm: _recurrent,
+    torch.gru: _recurrent,
+    torch.rnn_tanh: _recurrent,
+    torch.rnn_relu: _recurrent,
+}

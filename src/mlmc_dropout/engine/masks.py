@@ -1,0 +1,174 @@
+"""A pass's name -> its dropout masks.
+
+A pass is named by ``(seed, stream, replicate, pass)``. Its masks follow from that name alone:
+the name is hashed to a 64-bit key, the key and the position of a unit are hashed to random
+bits, and the bits are compared with the dropout rate. Nothing is drawn from torch's global
+generators and nothing is remembered between calls, so a pass has the same masks in whatever
+chunk, process, machine or device it is computed.
+
+The hash is SplitMix64 evaluated at an index (Steele, Lea & Flood, *Fast splittable
+pseudorandom number generators*, OOPSLA 2014). One 64-bit word serves eight units, eight bits
+each. A unit is dropped when its uniform number ``u`` satisfies ``u < p``; in the one case in
+256 where eight bits cannot decide, a second word supplies 64 more, so that the rate is ``p``
+and not a multiple of 1/256.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+__all__ = ["bernoulli", "derive", "latin_hypercube", "pass_keys", "words"]
+
+_LANE_BITS = 3
+_LANES = 1 << _LANE_BITS  # units per 64-bit word
+
+
+def _signed(value: int) -> int:
+    """The int64 with the bits of the unsigned 64-bit ``value``."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
+_GAMMA = _signed(_GOLDEN)
+_SIGN = _signed(1 << 63)
+
+_STRATUM = 0x73747261  # what a derived key is for: any constant that is no index of a site will do
+
+
+def _mix_(z: Tensor) -> Tensor:
+    """SplitMix64's finaliser, in place. torch has no logical shift, hence the bit masks."""
+    shifted = torch.empty_like(z)
+    for shift, factor in _MIX:
+        torch.bitwise_right_shift(z, shift, out=shifted)
+        z.bitwise_xor_(shifted.bitwise_and_((1 << (64 - shift)) - 1))
+        if factor != 1:
+            z.mul_(_signed(factor))
+    return z
+
+
+def _mix(z: int) -> int:
+    """SplitMix64's finaliser of one unsigned number."""
+    for shift, factor in _MIX:
+        z = ((z ^ (z >> shift)) * factor) % (1 << 64)
+    return z
+
+
+def derive(keys: Tensor, tag: int | Tensor) -> Tensor:
+    """New keys from ``keys`` and a ``tag`` (broadcast), unrelated to the old ones."""
+    if isinstance(tag, int):
+        return _mix_(keys ^ _signed(_mix((tag + 1) * _GOLDEN % (1 << 64))))
+    return _mix_(keys ^ _mix_((tag + 1) * _GAMMA))
+
+
+def pass_keys(
+    seed: int, stream: int, replicate: ArrayLike, index: ArrayLike, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Keys of the passes ``(seed, stream, replicate, index)``; the last two broadcast.
+
+    >>> pass_keys(0, stream=0, replicate=0, index=[0, 1, 2]).shape
+    torch.Size([3])
+    >>> bool(pass_keys(0, 0, 0, 7) == pass_keys(0, 0, 0, 8))
+    False
+    """
+    key = torch.tensor(_signed(seed % (1 << 64)), dtype=torch.int64)
+    key = derive(derive(key, seed >> 64), stream)
+    replicates = torch.from_numpy(np.atleast_1d(np.asarray(replicate, dtype=np.int64)))
+    indices = torch.from_numpy(np.asarray(index, dtype=np.int64))
+    return derive(derive(key, replicates), indices).to(device)
+
+
+def words(keys: Tensor, count: int, first: int = 0) -> Tensor:
+    """Random 64-bit words ``first .. first + count`` of every key: ``(*keys.shape, count)``."""
+    steps = torch.arange(first, first + count, device=keys.device).mul_(_GAMMA)
+    return _mix_(keys[..., None] + steps)
+
+
+def bernoulli(keys: Tensor, units: int, p: float, rows: int = 1, first_row: int = 0) -> Tensor:
+    """Which units are kept: uint8 ``(len(keys), rows, units)``, 1 with probability ``1 - p``.
+
+    Row ``r`` is the same whether it is drawn alone or with others.
+
+    >>> keys = pass_keys(0, 0, 0, range(4))
+    >>> every = bernoulli(keys, units=5, p=0.3, rows=10)
+    >>> bool((bernoulli(keys, 5, 0.3, rows=1, first_row=9) == every[:, 9:]).all())
+    True
+    """
+    per_row = -(-units // _LANES)
+    drawn = words(keys, rows * per_row, first_row * per_row)
+    threshold, fraction = divmod(p * 256.0, 1.0)  # exact: both are float64 operations without rounding
+    keep = drawn.view(torch.uint8)
+    if fraction:
+        position, kept = _undecided(drawn, int(threshold), fraction)
+        keep.ge_(int(threshold)).view(-1)[position] = kept
+    elif p < 1:
+        keep.ge_(int(threshold))
+    else:
+        keep.zero_()
+    return keep.view(len(keys), rows, per_row * _LANES)[..., :units]
+
+
+def _undecided(drawn: Tensor, threshold: int, fraction: float) -> tuple[Tensor, Tensor]:
+    """Where random bytes equal ``threshold``, and whether those units are kept: 64 more bits decide.
+
+    The bits are a hash of the word and of the byte's place in it.
+    """
+    position = _find(drawn.view(torch.uint8).view(-1), threshold)
+    lane = position & (_LANES - 1)
+    more = _mix_(drawn.view(-1)[position >> _LANE_BITS].bitwise_xor_(lane.add_(1).mul_(_GAMMA)))
+    limit = _signed(int(fraction * 2.0**64))
+    return position, more.bitwise_xor_(_SIGN).ge(limit ^ _SIGN).to(torch.uint8)
+
+
+def _find(values: Tensor, wanted: int) -> Tensor:
+    """Positions of the bytes equal to ``wanted``, few among many; their number is a multiple of eight."""
+    same = torch.empty_like(values)
+    torch.eq(values, wanted, out=same)  # into bytes: much faster than into bool
+    if values.device.type != "cpu":
+        return same.nonzero().squeeze(1)
+    eights = same.numpy().view(np.uint64)
+    groups = np.flatnonzero(eights != 0)
+    inside = np.flatnonzero(eights[groups].view(np.bool_))
+    return torch.from_numpy(groups[inside >> _LANE_BITS] * _LANES + (inside & (_LANES - 1)))
+
+
+def latin_hypercube(keys: Tensor, passes: int, units: int, p: float, rows: int = 1, first_row: int = 0) -> Tensor:
+    """Keep bits of whole designs: uint8 ``(len(keys), passes, rows, units)``, one key a design.
+
+    Over the ``T = passes`` passes of a design a unit is dropped ``floor(pT)`` times, once more
+    with probability ``pT - floor(pT)``, and all sets of passes of that size are equally likely.
+    That is Latin hypercube sampling of the unit's uniform numbers: every single pass has the
+    law of :func:`bernoulli`, while the number of drops hardly varies.
+
+    >>> design = latin_hypercube(pass_keys(0, 0, 0, 0), passes=20, units=100, p=0.25)
+    >>> design.sum(dim=1).unique().tolist()
+    [15]
+    """
+    rare = min(p, 1.0 - p)  # place the rarer outcome: fewer steps
+    certain, chance = divmod(rare * passes, 1.0)
+    size = rows * units
+    chosen = torch.zeros(len(keys), passes, size, dtype=torch.uint8, device=keys.device)
+    keys = derive(keys, _STRATUM)
+    for last in range(passes - int(certain) - (chance > 0), passes):
+        # Floyd's sampling without replacement: a pass in 0 .. last, or ``last`` itself if taken.
+        uniform = _uniform(derive(keys, last), size, first_row * units)
+        spot = (uniform * (last + 1)).to(torch.int64).clamp_(max=last)[:, None]
+        taken = chosen.gather(1, spot)
+        spot = torch.where(taken.bool(), last, spot)
+        # Only the first step is a matter of chance: it decides whether there is one drop more.
+        hit = torch.ones_like(taken)
+        if last < passes - int(certain):
+            hit = (_uniform(derive(keys, passes), size, first_row * units) < chance).to(torch.uint8)[:, None]
+        chosen.scatter_(1, spot, hit)
+    if p <= 0.5:
+        chosen.bitwise_xor_(1)
+    return chosen.view(len(keys), passes, rows, units)
+
+
+def _uniform(keys: Tensor, count: int, first: int) -> Tensor:
+    """Uniform float64 in [0, 1) with 53 random bits."""
+    drawn = words(keys, count, first)
+    return torch.bitwise_right_shift(drawn, 11).bitwise_and_((1 << 53) - 1).to(torch.float64).mul_(2.0**-53)
