@@ -35,7 +35,7 @@ def interrupt_after(monkeypatch):
     return arm
 
 
-@pytest.mark.parametrize("name", sorted(set(METHODS) - {"independent"}))
+@pytest.mark.parametrize("name", sorted(METHODS))
 def test_ctrl_c_in_the_middle_of_a_round_returns_the_passes_so_far(name, interrupt_after):
     model, x = small()
     interrupt_after(8)

@@ -78,9 +78,13 @@ class MLMC(Unchanging):
             yield from self._tasks(0, offset + start, end - start, levels)
             start = end
 
-    def _independent(self, done: Mapping[str, int], counts: tuple[int, ...]) -> Iterator[Task]:
+    def _independent(self, done: Mapping[str, int], counts: tuple[int, ...]) -> list[Task]:
+        """All levels side by side: a run that is stopped in the middle has replicates of each."""
+        places = []
         for level, m in enumerate(counts):
-            yield from self._tasks(level, done.get(f"M{level}", 0), m, (level,))
+            own = list(self._tasks(level, done.get(f"M{level}", 0), m, (level,)))
+            places += [(i / len(own), level, task) for i, task in enumerate(own)]
+        return [task for _, _, task in sorted(places, key=lambda place: place[:2])]
 
     def _tasks(self, stream: int, first: int, count: int, levels: tuple[int, ...]) -> Iterator[Task]:
         size = max(1, BLOCK // self.ladder.fidelities[levels[-1]])
