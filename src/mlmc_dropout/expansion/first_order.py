@@ -7,7 +7,7 @@ its masks with the real passes, so that subtracting it removes much of their sca
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ __all__ = [
     "Probe",
     "by_row",
     "contract",
+    "differentiate",
     "expansion_of",
     "full_shape",
     "linearise",
@@ -141,6 +142,22 @@ def linearise(sampler: DropoutSampler, program: Program, batch: Batch) -> Linear
         return _derivatives(sampler, program, batch.map(torch.clone, batch.rows), masks)
 
 
+def differentiate(
+    forward: Callable[[], Tensor], wanted: Sequence[Tensor], outputs: Sequence[int]
+) -> tuple[list[tuple[Tensor, ...]], float]:
+    """Gradients of some outputs (the last axis of what ``forward`` gives), and their cost: operations over its own."""
+    once, whole = FlopCounterMode(display=False), FlopCounterMode(display=False)
+    with torch.inference_mode(False), torch.enable_grad(), whole:
+        with once:
+            out = forward()
+        gradients = [
+            torch.autograd.grad(out[..., k].sum(), wanted, retain_graph=k != outputs[-1], allow_unused=True)
+            for k in outputs
+        ]
+    flops = once.get_total_flops()
+    return gradients, whole.get_total_flops() / flops if flops else 1.0 + 2.0 * len(outputs)
+
+
 def _derivatives(
     sampler: DropoutSampler, program: Program, batch: Batch, masks: Sequence[Tensor | None]
 ) -> Linearisation:
@@ -151,28 +168,24 @@ def _derivatives(
         if keep is not None and not site.kind.startswith("feature")
     }
     wanted = [m for m in given if m is not None] + list(nudges.values())
-    forward, whole = FlopCounterMode(display=False), FlopCounterMode(display=False)
-    with torch.enable_grad(), whole:
-        with forward, Probe(program.sites, given, nudges):
-            whole_output = sampler._call(program.model, batch.map(torch.clone, batch.rows))
-        out = program.structure.flatten(whole_output)
-        width = out.shape[1]
-        per_output = [
-            torch.autograd.grad(out[:, k].sum(), wanted, retain_graph=k + 1 < width, allow_unused=True)
-            for k in range(width)
-        ]
+    leaves: list[Tensor] = []
+
+    def outputs() -> Tensor:
+        with Probe(program.sites, given, nudges):
+            out = sampler._call(program.model, batch.map(torch.clone, batch.rows))
+        leaves.extend(program.structure.leaves(out))
+        return program.structure.flatten(out)
+
+    per_output, cost = differentiate(outputs, wanted, range(program.structure.width))
     columns = iter(zip(*per_output, strict=True))
     in_masks = tuple(_stacked(next(columns), s, batch.rows) if s.active else None for s in program.sites)
     in_outputs = tuple(_stacked(next(columns), s, batch.rows) if s.index in nudges else None for s in program.sites)
-    leaves = program.structure.leaves(whole_output)
     affine = tuple(
         torch.cat([torch.full((leaf[0].numel(),), only_linear(leaf, nudges[s.index])) for leaf in leaves])
         if s.index in nudges
         else None
         for s in program.sites
     )
-    flops = forward.get_total_flops()
-    cost = whole.get_total_flops() / flops if flops else 1.0 + 2.0 * width
     return Linearisation(in_masks, in_outputs, affine, cost)
 
 

@@ -16,13 +16,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils.flop_counter import FlopCounterMode
 
 from mlmc_dropout.engine.data import Batch
 from mlmc_dropout.engine.masks import pass_keys
 from mlmc_dropout.engine.sampler import DropoutSampler, Program
 from mlmc_dropout.engine.sites import Site, play
-from mlmc_dropout.expansion.first_order import PASSES_OF_A_GRADIENT, by_row, contract, full_shape
+from mlmc_dropout.expansion.first_order import PASSES_OF_A_GRADIENT, by_row, contract, differentiate, full_shape
 
 __all__ = ["DIRECTIONS", "Quadratic", "curved", "passes_in_memory"]
 
@@ -148,19 +147,12 @@ def _backward(
         fresh = batch.map(torch.clone, batch.rows)
         return play(program.model, sampler._forward, fresh, program.sites, [own.get(s.index) for s in program.sites])  # type: ignore[no-any-return]
 
-    forward, whole = FlopCounterMode(display=False), FlopCounterMode(display=False)
-    with torch.inference_mode(False), torch.enable_grad(), whole:
-        with forward:
-            if program.mode == "vmap":
-                out = vmap(one, randomness="error")(*given)
-            else:
-                out = torch.stack([one(*(m[t] for m in given)) for t in range(len(given[0]))])
-        gradients = [
-            torch.autograd.grad(out[..., k].sum(), given, retain_graph=k != outputs[-1], allow_unused=True)
-            for k in outputs
-        ]
-    flops = forward.get_total_flops()
-    return gradients, whole.get_total_flops() / flops if flops else 1.0 + 2.0 * len(outputs)
+    def all_samples() -> Tensor:
+        if program.mode == "vmap":
+            return vmap(one, randomness="error")(*given)
+        return torch.stack([one(*(m[t] for m in given)) for t in range(len(given[0]))])
+
+    return differentiate(all_samples, given, outputs)
 
 
 def _directions(scatter: Tensor, mean: Tensor) -> Tensor:
