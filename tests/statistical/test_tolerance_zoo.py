@@ -12,7 +12,6 @@ import math
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
 from oracles import z_limit
 from tolerance_study import LEASTS, Study, coverage, reference_of, saved_references
@@ -51,7 +50,7 @@ def test_tolerances_are_met_in_truth_and_cost_little_more_than_knowing_the_varia
 
 
 def test_the_study_in_the_documentation_supports_what_it_claims():
-    """Coverage per method where chance plays a part; cost per model, but for the variance of the two that it names."""
+    """Coverage per method where chance plays a part; cost in every cell."""
     rows = json.loads(RESULTS.read_text())["rows"]
     assert {row["model"] for row in rows} == set(ZOO)
     for method in METHODS:
@@ -60,10 +59,6 @@ def test_the_study_in_the_documentation_supports_what_it_claims():
             chance = [row for row in own if row["by_chance"]]
             for label in ("covered", "met"):
                 assert coverage([share for row in chance for share in row[label]])[0] >= CLAIMED
-            for least in LEASTS[moment]:
-                assert np.mean([row["ratio"] for row in chance if row["asked"] == least]) <= MOST
         mean = [row for row in rows if row["method"] == method and row["moment"] == "mean"]
         assert {(row["model"], row["asked"]) for row in mean} == {(n, least) for n in ZOO for least in LEASTS["mean"]}
-        assert all(row["ratio"] <= MOST for row in mean)
-    dear = {(row["model"], row["method"]) for row in rows if row["moment"] == "variance" and row["ratio"] > MOST}
-    assert dear <= {("rnn", "auto"), ("float64", "auto")}
+    assert [(row["model"], row["method"], row["asked"]) for row in rows if row["ratio"] > MOST] == []
