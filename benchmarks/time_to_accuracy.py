@@ -100,7 +100,7 @@ def contestants() -> dict[str, Callable[[nn.Module, Tensor, float], float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--passes", type=int, default=100_000, help="passes the plain loop needs for the tolerance")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of the fast contestants; the median counts")
+    parser.add_argument("--rounds", type=int, default=9, help="runs of the fast contestants; the median counts")
     options = parser.parse_args()
     model, x = pinn.pretrained("boundary-layer").model, torch.linspace(0, 1, INPUTS)[:, None]
     pilot = md.estimate(model, x, method="pooled", budget=2000)
