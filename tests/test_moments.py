@@ -52,6 +52,15 @@ def test_merging_is_associative_and_commutative(x, y, z):
     assert close(a.merge(b), b.merge(a), scale)
 
 
+@given(samples, samples)
+def test_mean_and_variance_alone_are_those_of_the_whole_block(x, y):
+    whole = MomentBlock.of(x).merge(MomentBlock.of(y))
+    less = MomentBlock.of(x, order=2).merge(MomentBlock.of(y, order=2))
+    assert less.count == whole.count
+    assert np.array_equal(less.mean, whole.mean) and np.array_equal(less.s2, whole.s2)
+    assert less.s3 is None and less.s4 is None
+
+
 @given(samples)
 def test_empty_is_the_identity(x):
     block = MomentBlock.of(x)
@@ -123,3 +132,6 @@ def test_blocks_beside_each_other_are_the_block_of_all_components():
     assert joined.count == whole.count
     for name in ("mean", "s2", "s3", "s4"):
         np.testing.assert_array_equal(getattr(joined, name), getattr(whole, name))
+    less = MomentBlock.beside([MomentBlock.of(samples[:, :2], order=2), MomentBlock.of(samples[:, 2:], order=2)])
+    np.testing.assert_array_equal(less.s2, whole.s2)
+    assert less.s3 is None

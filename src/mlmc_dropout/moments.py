@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,13 +39,15 @@ class MomentBlock:
     >>> a, b = MomentBlock.of(np.array([1.0, 2.0])), MomentBlock.of(np.array([4.0, 9.0]))
     >>> float(a.merge(b).variance), float(np.var([1, 2, 4, 9], ddof=1))
     (12.666666666666666, 12.666666666666666)
+
+    Where only mean and variance are asked for, s_3 and s_4 can be left out: ``MomentBlock.of(x, order=2)``.
     """
 
     count: int
     mean: Array
     s2: Array
-    s3: Array
-    s4: Array
+    s3: Array | None = None
+    s4: Array | None = None
 
     @classmethod
     def empty(cls, shape: tuple[int, ...] = ()) -> MomentBlock:
@@ -54,8 +56,8 @@ class MomentBlock:
         return cls(0, zeros, zeros, zeros, zeros)
 
     @classmethod
-    def of(cls, samples: ArrayLike) -> MomentBlock:
-        """The block of ``samples`` along their first axis."""
+    def of(cls, samples: ArrayLike, order: Literal[2, 4] = 4) -> MomentBlock:
+        """The block of ``samples`` along their first axis, with sums up to the given power."""
         x = np.asarray(samples, dtype=np.float64)
         if not len(x):
             return cls.empty(x.shape[1:])
@@ -66,16 +68,18 @@ class MomentBlock:
         mean = rough + (x - rough).mean(axis=-1, keepdims=True)  # removes the rounding of the first mean
         d = x - mean
         square = d * d
-        return cls(
-            x.shape[-1], mean[..., 0], square.sum(axis=-1), (square * d).sum(axis=-1), (square * square).sum(axis=-1)
-        )
+        block = cls(x.shape[-1], mean[..., 0], square.sum(axis=-1))
+        if order == 2:
+            return block
+        return replace(block, s3=(square * d).sum(axis=-1), s4=(square * square).sum(axis=-1))
 
     @classmethod
     def beside(cls, blocks: Sequence[MomentBlock]) -> MomentBlock:
         """Blocks of equally many samples of different components, side by side along the first axis."""
         if len(blocks) == 1:
             return blocks[0]
-        parts = ([getattr(block, name) for block in blocks] for name in ("mean", "s2", "s3", "s4"))
+        names = ("mean", "s2") if blocks[0].s3 is None else ("mean", "s2", "s3", "s4")
+        parts = ([getattr(block, name) for block in blocks] for name in names)
         return cls(blocks[0].count, *map(np.concatenate, parts))
 
     def merge(self, other: MomentBlock) -> MomentBlock:
@@ -87,7 +91,9 @@ class MomentBlock:
         d = other.mean - self.mean
         dn = d / n
         cross = d * dn * (na * nb)
-        s2 = self.s2 + other.s2 + cross
+        block = MomentBlock(self.count + other.count, self.mean + dn * nb, self.s2 + other.s2 + cross)
+        if self.s3 is None or other.s3 is None or self.s4 is None or other.s4 is None:
+            return block
         s3 = self.s3 + other.s3 + cross * dn * (na - nb) + 3 * dn * (na * other.s2 - nb * self.s2)
         s4 = (
             self.s4
@@ -96,7 +102,7 @@ class MomentBlock:
             + 6 * dn * dn * (na * na * other.s2 + nb * nb * self.s2)
             + 4 * dn * (na * other.s3 - nb * self.s3)
         )
-        return MomentBlock(self.count + other.count, self.mean + dn * nb, s2, s3, s4)
+        return replace(block, s3=s3, s4=s4)
 
     @property
     def variance(self) -> Array:
@@ -111,11 +117,13 @@ class MomentBlock:
     @property
     def fourth(self) -> Array:
         """Estimate s_4/n of the fourth central moment."""
+        assert self.s4 is not None
         return self.s4 / max(self.count, 1)
 
     @property
     def kurtosis(self) -> Array:
         """N s_4/s_2²; 3 for a Gaussian, NaN where the sample does not vary."""
+        assert self.s4 is not None
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.asarray(self.count * self.s4 / self.s2**2)
 

@@ -157,10 +157,10 @@ class Stratified:
         D, s2, G = self._passes(source, keys, own)
         raw = D.reshape(-1, *D.shape[2:])
         state: dict[str, MomentBlock] = {
-            "y": MomentBlock.of((D - G).mean(axis=1)),
+            "y": MomentBlock.of((D - G).mean(axis=1), order=2),
             "pass": MomentBlock.of(raw),
             "rest": MomentBlock.of(raw - G.reshape(raw.shape)),
-            "s2": MomentBlock.of(s2.reshape(raw.shape)),
+            "s2": MomentBlock.of(s2.reshape(raw.shape), order=2),
         }
         v = _variance_of_pairs(D, s2)
         c = None if own.expansion is None else _variance_of_pairs(G, known=as_array(own.expansion.variance))
@@ -334,10 +334,8 @@ def _variance_of_pairs(values: Array, extra: Array | float = 0.0, known: Array |
 
 def _blocks(name: str, v: Array, c: Array | None) -> dict[str, MomentBlock]:
     """Moments of v, of its control c where there is one, and of their sum, which tells how they go together."""
-    found = {f"v.{name}": MomentBlock.of(v)}
-    if c is not None:
-        found |= {f"c.{name}": MomentBlock.of(c), f"v+c.{name}": MomentBlock.of(v + c)}
-    return found
+    found = {"v": v} if c is None else {"v": v, "c": c, "v+c": v + c}
+    return {f"{key}.{name}": MomentBlock.of(values, order=2) for key, values in found.items()}
 
 
 def times(gain: float) -> str:

@@ -72,7 +72,8 @@ def write(path: Path, saved: Saved) -> None:
         "ladder": progress.ladder,
         "counts": {name: block.count for name, block in progress.state.items()},
     }
-    arrays = {f"{name}/{field}": getattr(block, field) for name, block in progress.state.items() for field in _FIELDS}
+    fields = {f"{name}/{field}": getattr(block, field) for name, block in progress.state.items() for field in _FIELDS}
+    arrays = {name: values for name, values in fields.items() if values is not None}
     scratch = _beside(path, ".part")
     try:
         with open(scratch, "wb") as file:
@@ -132,7 +133,7 @@ def _read(path: Path) -> Saved:
 
 def _state(counts: dict[str, int], arrays: dict[str, NDArray[Any]]) -> State:
     return {
-        name: MomentBlock(int(count), *(arrays[f"{name}/{field}"] for field in _FIELDS))
+        name: MomentBlock(int(count), **{f: arrays[f"{name}/{f}"] for f in _FIELDS if f"{name}/{f}" in arrays})
         for name, count in counts.items()
     }
 
