@@ -42,6 +42,20 @@ def test_designs_are_believed_to_do_no_harm():
     assert sum(plan.expansion for plan in plans) >= 8  # gains 1.3 times as much as designs alone
 
 
+@pytest.mark.parametrize("name", ["alpha", "gru"])
+def test_one_row_that_looks_straight_does_not_rule_out_the_second_order(name):
+    """It gains about 1.5 times as much there (``benchmarks/auto_on_zoo.py``), and a pilot of one row wavers by more."""
+    model, x = ZOO[name].make()
+    plans = [Auto().choose(source_of(model, x, seed=seed), Goal(budget=1000)) for seed in range(10)]
+    assert all(plan.gradient_masks for plan in plans)
+
+
+def test_where_the_first_order_leaves_nothing_the_second_is_not_paid_for():
+    model, x = ZOO["feature1d"].make()
+    plan = Auto().choose(source_of(model, x), Goal(budget=1000))
+    assert isinstance(plan, Stratified) and plan.expansion and not plan.gradient_masks
+
+
 def test_few_passes_are_pooled():
     assert isinstance(chosen("mlp", budget=100), Pooled)
 

@@ -185,6 +185,11 @@ def test_a_noisy_maximum_does_not_lead_far_beyond_the_goal():
     assert 500 < look.cost + goal.more(look, 128) < 1000
 
 
+def test_the_fewer_the_samples_the_shorter_the_next_step():
+    goal, far = Goal(tolerance=0.01), _Look(np.array([[1.0]]), 320)
+    assert [goal.more(far, samples) / far.cost for samples in (16, 32, 64, 1000)] == [1, 2, 4, 7]
+
+
 def test_what_was_spent_before_the_first_sample_is_not_spent_again():
     goal, stderr = Goal(tolerance=0.1), np.array([[0.14]])
     assert goal.more(_Look(stderr, 1000, overhead=900), 100) == goal.more(_Look(stderr, 100), 100)
