@@ -24,6 +24,7 @@ import torch
 
 from mlmc_dropout.engine.sampler import FallbackWarning
 from mlmc_dropout.estimators import Auto, Chooser, Method, Pooled, Source, Stratified
+from mlmc_dropout.estimators.auto import EXACT
 from mlmc_dropout.expansion.first_order import supported
 from mlmc_dropout.stopping import Goal
 
@@ -32,7 +33,6 @@ from oracles import run_method, source_of
 from zoo import ZOO
 
 BUDGET = 1000
-EXACT = 1e6  # a gain that says that nothing but rounding is left
 METHODS: dict[str, Chooser] = {
     "pooled": Pooled(),
     "stratified": Stratified(),

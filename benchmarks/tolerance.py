@@ -4,7 +4,7 @@ The study itself is ``tests/tolerance_study.py``, which says how "covered", "met
 ``tests/statistical/test_tolerance_zoo.py`` runs a smaller version of it. References of a million plain passes are
 computed once and kept in ``results/zoo_references.json``. ``--models`` repeats a part and keeps the rest.
 
-The largest of some hundred averages over ten runs is large by chance. ``--largest`` runs the cells that spent most
+The largest of several hundred averages over ten runs is large by chance. ``--largest`` runs the cells that spent most
 again, with four times as many new seeds, and keeps what these say.
 """
 

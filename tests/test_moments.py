@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mlmc_dropout import MomentBlock
+from mlmc_dropout.errors import InputError
 from mlmc_dropout.moments import merge_all
 
 FIELDS = ("mean", "s2", "s3", "s4")
@@ -59,6 +60,10 @@ def test_mean_and_variance_alone_are_those_of_the_whole_block(x, y):
     assert less.count == whole.count
     assert np.array_equal(less.mean, whole.mean) and np.array_equal(less.s2, whole.s2)
     assert less.s3 is None and less.s4 is None
+    with pytest.raises(InputError, match="order=2"):
+        _ = less.kurtosis
+    with pytest.raises(InputError, match="got 3"):
+        MomentBlock.of(x, order=3)
 
 
 @given(samples)

@@ -10,6 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mlmc_dropout.errors import InputError
+
 __all__ = ["MomentBlock", "Moments", "merge_all"]
 
 Array = NDArray[np.float64]
@@ -58,6 +60,8 @@ class MomentBlock:
     @classmethod
     def of(cls, samples: ArrayLike, order: Literal[2, 4] = 4) -> MomentBlock:
         """The block of ``samples`` along their first axis, with sums up to the given power."""
+        if order not in (2, 4):
+            raise InputError(f"order is 2 (mean and variance) or 4 (kurtosis, too): got {order!r}")
         x = np.asarray(samples, dtype=np.float64)
         if not len(x):
             return cls.empty(x.shape[1:])
@@ -117,15 +121,19 @@ class MomentBlock:
     @property
     def fourth(self) -> Array:
         """Estimate s_4/n of the fourth central moment."""
-        assert self.s4 is not None
-        return self.s4 / max(self.count, 1)
+        return self._sum_of_fourth_powers() / max(self.count, 1)
 
     @property
     def kurtosis(self) -> Array:
         """N s_4/s_2²; 3 for a Gaussian, NaN where the sample does not vary."""
-        assert self.s4 is not None
+        s4 = self._sum_of_fourth_powers()
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(self.count * self.s4 / self.s2**2)
+            return np.asarray(self.count * s4 / self.s2**2)
+
+    def _sum_of_fourth_powers(self) -> Array:
+        if self.s4 is None:
+            raise InputError("this block was made with order=2 and knows no fourth powers: use MomentBlock.of(samples)")
+        return self.s4
 
 
 def merge_all(blocks: Iterable[MomentBlock]) -> MomentBlock:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 import numpy as np
 import pytest
 import torch
@@ -14,25 +11,6 @@ import mlmc_dropout as md
 from mlmc_dropout.errors import NonFiniteOutputError
 from mlmc_dropout.result import Status
 from mlmc_dropout.running.rounds import Run
-
-
-@pytest.fixture
-def interrupt_after(monkeypatch):
-    """A real SIGINT to this process when so many pieces have been merged."""
-    accept = Run.accept
-
-    def arm(pieces: int) -> None:
-        left = [pieces]
-
-        def accepting(self, start, states):
-            accept(self, start, states)
-            left[0] -= 1
-            if not left[0]:
-                os.kill(os.getpid(), signal.SIGINT)
-
-        monkeypatch.setattr(Run, "accept", accepting)
-
-    return arm
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))

@@ -22,7 +22,6 @@ import mlmc_dropout as md
 from mlmc_dropout.errors import ExecutionError, NonFiniteOutputError
 from mlmc_dropout.result import Status
 from mlmc_dropout.running import execution, worker
-from mlmc_dropout.running.rounds import Run
 
 GOAL = {"tolerance": 0.012, "tolerance_variance": 0.02}
 
@@ -115,17 +114,9 @@ def test_errors_of_the_model_come_home_as_they_are():
     assert str(copy) == str(caught.value) and copy.rows.tolist() == caught.value.rows.tolist()
 
 
-def test_ctrl_c_with_an_executor_returns_what_there_is(monkeypatch):
+def test_ctrl_c_with_an_executor_returns_what_there_is(interrupt_after):
     model, x = small()
-    accept, left = Run.accept, [5]
-
-    def accepting(self, start, states):
-        accept(self, start, states)
-        left[0] -= 1
-        if not left[0]:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(Run, "accept", accepting)
+    interrupt_after(5)
     with ThreadPoolExecutor(2) as pool:
         result = md.estimate(model, x, method="pooled", budget=100_000, executor=pool)
     assert result.status is Status.STOPPED and 0 < result.cost < 100_000
