@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from mlmc_dropout.estimators.stratified import (
     as_array,
     times,
 )
+from mlmc_dropout.expansion.derivatives import DerivativeError
 from mlmc_dropout.expansion.first_order import expansion_of, linearise, supported
 from mlmc_dropout.expansion.heads import heads_of, reduced_passes, served_by
 from mlmc_dropout.expansion.second_order import curved
@@ -94,8 +96,14 @@ class Auto:
             return plain.choose(source, goal)
         samples = GRADIENT_MASKS if affordable(source, goal, GRADIENT_MASKS) else 0
         rows, looking = _what_to_look_at(source, budget, samples)
-        if rows:
-            return _decide(source, goal, rows, samples, looking).choose(source, goal)
+        try:
+            if rows:
+                return _decide(source, goal, rows, samples, looking).choose(source, goal)
+            if affordable(source, goal):
+                linearise(source.sampler, source.program, source.batch[: min(2, source.batch.rows)])
+        except DerivativeError as error:
+            plain = replace(plain, reason=f"auto chose stratified masks: there are no derivatives ({error.cause}).")
+            return plain.choose(source, goal)
         if affordable(source, goal):
             reason = "auto chose stratified masks and the expansion in them, which is cheaper here than a pilot."
             return Stratified(expansion=True, heads=True, reason=reason).choose(source, goal)
@@ -161,8 +169,9 @@ class _Pilot:
         whole, rest = expansion_of(program, slopes), expansion_of(program, slopes, served_by(heads))
         second, more = None, 0.0
         if samples:
-            form, more = curved(sampler, program, batch, samples, served_by(heads), source.seed)
-            second = as_array(form.values(masks, rows))
+            with suppress(DerivativeError):  # the first order is there
+                form, more = curved(sampler, program, batch, samples, served_by(heads), source.seed)
+                second = as_array(form.values(masks, rows))
         few.check(as_array(D))
         cost = slopes.cost + (HEAD_COST if heads else 0.0)
         return cls(

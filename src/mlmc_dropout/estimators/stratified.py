@@ -19,6 +19,7 @@ other, and vice versa, so that no bias creeps in.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +32,7 @@ from torch import Tensor
 from mlmc_dropout.engine.masks import pass_keys
 from mlmc_dropout.errors import ModelError
 from mlmc_dropout.estimators.base import BLOCK, Estimates, LevelEstimate, Source, State, Task, blocks, states_beside
+from mlmc_dropout.expansion.derivatives import DerivativeError, expandable
 from mlmc_dropout.expansion.first_order import PASSES_OF_A_GRADIENT, Expansion, expansion_of, linearise, supported
 from mlmc_dropout.expansion.heads import Head, heads_of, reduced_passes, served_by
 from mlmc_dropout.expansion.second_order import Quadratic, curved, passes_in_memory
@@ -83,11 +85,7 @@ class Stratified:
     def choose(self, source: Source, goal: Goal) -> Stratified:
         """Shorter designs for small budgets, so that enough pairs are left for standard errors."""
         if self.expansion and not supported(source.program):
-            raise ModelError(
-                "method='control-variate' needs mask units that belong to one input row each, which is not so for "
-                f"{[s.name for s in source.program.active if s.row_axis is None or not s.splits_by_row]}; "
-                "use method='stratified'"
-            )
+            raise ModelError(_unsupported(source))
         heads = self.heads
         if heads is None:
             heads = self.expansion or affordable(source, goal)
@@ -121,19 +119,25 @@ class Stratified:
     def _bind_rows(self, rows: slice, source: Source) -> tuple[_Rows, float]:
         """Heads and expansion of some rows, and their cost in passes."""
         sampler, program, batch = source.sampler, source.program, source.batch
-        slopes = linearise(sampler, program, batch)
+        try:
+            slopes = linearise(sampler, program, batch)
+        except DerivativeError as error:
+            if self.expansion:
+                raise
+            return _Rows(rows, without_heads=error.cause), 1.0
         cost = slopes.cost
         heads = heads_of(sampler, program, batch, slopes, source.seed) if self.heads else ()
         if heads:
             cost += HEAD_COST
         if not self.expansion:
             return _Rows(rows, heads), cost
-        if not self.gradient_masks:
-            return _Rows(rows, heads, expansion_of(program, slopes, served_by(heads))), cost
-        second, more = curved(
-            sampler, program, batch, self.gradient_masks, served_by(heads), source.seed, source.first_row
-        )
-        return _Rows(rows, heads, second), cost + more
+        served, second, more = served_by(heads), None, 0.0
+        if self.gradient_masks:
+            with suppress(DerivativeError):  # the first order is there
+                second, more = curved(
+                    sampler, program, batch, self.gradient_masks, served, source.seed, source.first_row
+                )
+        return _Rows(rows, heads, second or expansion_of(program, slopes, served)), cost + more
 
     def extend(self, done: Mapping[str, int], budget: float) -> tuple[list[Task], dict[str, int]]:
         """The next pairs of designs."""
@@ -241,6 +245,8 @@ class Stratified:
         if self.ready.heads:
             names = ", ".join(map(repr, self.ready.heads))
             yield f"The outputs are affine in the units dropped at {names}, which were averaged out in closed form."
+        if self.ready.without_heads and not self.reason:
+            yield f"No dropout was averaged out in closed form, for lack of derivatives ({self.ready.without_heads})."
 
     def describe(self) -> dict[str, Any]:
         """Design size and what is averaged out."""
@@ -254,6 +260,7 @@ class _Rows:
     rows: slice
     heads: tuple[Head, ...] = ()
     expansion: Expansion | Quadratic | None = None
+    without_heads: str = ""  # why there can be none, if derivatives were missing
 
     def passes(self, source: Source, masks: Sequence[Tensor | None]) -> list[Array]:
         """h, s² and G of a chunk of masks."""
@@ -283,10 +290,25 @@ class _Ready:
         return tuple(dict.fromkeys(head.site.name for part in self.parts for head in reversed(part.heads)))
 
     @property
+    def without_heads(self) -> str:
+        """Why derivatives were missing, if they were."""
+        return next((part.without_heads for part in self.parts if part.without_heads), "")
+
+    @property
     def variance(self) -> Array:
         """Var G."""
         known = [part.expansion for part in self.parts if part.expansion is not None]
         return np.concatenate([as_array(e.variance) for e in known])
+
+
+def _unsupported(source: Source) -> str:
+    """Why there can be no expansion, and what to do."""
+    active = source.program.active
+    unclear = [s.name for s in active if not s.splits_by_row or (s.row_axis is None and expandable(s))]
+    found = f"which is not so for {unclear}" if unclear else f"of which {[s.name for s in active]} have none"
+    return (
+        f"method='control-variate' needs mask units that belong to one input row each, {found}; use method='stratified'"
+    )
 
 
 def as_array(values: Tensor) -> Array:

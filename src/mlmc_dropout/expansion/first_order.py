@@ -3,21 +3,23 @@
 Let q = 1 − p be a unit's probability to be kept, ξ = keep − q its centred mask, and g the gradient
 of an output with respect to it. Then G = Σ g ξ has mean 0 and variance Σ g² p q, exactly. It shares
 its masks with the real passes, so that subtracting it removes much of their scatter and no truth.
+
+Sites whose draws are not keep bits (uniform numbers, normals) are left out: they stay at their mean where gradients are
+taken, and G is a function of the other sites only, which leaves its moments as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from mlmc_dropout.engine.data import Batch
 from mlmc_dropout.engine.sampler import DropoutSampler, Program
 from mlmc_dropout.engine.sites import Player, Site
+from mlmc_dropout.expansion.derivatives import differentiate, expandable, mean_mask
 from mlmc_dropout.expansion.linearity import only_linear
 
 __all__ = [
@@ -26,7 +28,6 @@ __all__ = [
     "Probe",
     "by_row",
     "contract",
-    "differentiate",
     "expansion_of",
     "full_shape",
     "linearise",
@@ -45,6 +46,8 @@ class Linearisation:
     output, whether only linear operations lie between them. ``cost`` is in passes.
     """
 
+    rows: int
+    device: torch.device | None
     in_masks: tuple[Tensor | None, ...]
     in_outputs: tuple[Tensor | None, ...]
     affine: tuple[Tensor | None, ...]
@@ -61,17 +64,25 @@ class Expansion:
 
     def values(self, masks: Sequence[Tensor | None], rows: int) -> Tensor:
         """G for a chunk of masks: (passes, rows, width)."""
-        return contract(self.sites, masks, self.gradients, rows)
+        return self._contract(masks, self.gradients, rows)
 
     def squares(self, masks: Sequence[Tensor | None], rows: int) -> Tensor:
         """What each unit for itself adds to G²: Σ g²(ξ² − p(1−p)), where ξ² − p(1−p) = (2p − 1)ξ."""
         pairs = zip(self.sites, self.gradients, strict=True)
-        return contract(self.sites, masks, [None if g is None else (2 * s.p - 1) * g.square() for s, g in pairs], rows)
+        return self._contract(masks, [None if g is None else (2 * s.p - 1) * g.square() for s, g in pairs], rows)
+
+    def _contract(self, masks: Sequence[Tensor | None], coefficients: Sequence[Tensor | None], rows: int) -> Tensor:
+        if all(c is None for c in coefficients):
+            passes = next(len(m) for m in masks if m is not None)
+            return self.variance.new_zeros(passes, *self.variance.shape)
+        return contract(self.sites, masks, coefficients, rows)
 
 
 def supported(program: Program) -> bool:
-    """Whether every mask unit belongs to one input row, so that rows can be differentiated together."""
-    return program.rows_independent and all(s.row_axis is not None and s.splits_by_row for s in program.active)
+    """Whether there are keep bits and each belongs to one input row, so that rows can be differentiated together."""
+    axes = [s.row_axis for s in program.active if expandable(s)]
+    split = all(s.splits_by_row for s in program.active)
+    return program.rows_independent and split and bool(axes) and None not in axes
 
 
 def by_row(mask: Tensor, site: Site, rows: int) -> Tensor:
@@ -85,7 +96,7 @@ def by_row(mask: Tensor, site: Site, rows: int) -> Tensor:
 def contract(
     sites: Sequence[Site], masks: Sequence[Tensor | None], coefficients: Sequence[Tensor | None], rows: int
 ) -> Tensor:
-    """Σ c ξ over the units of all sites, c (rows, k, units) per site: (passes, rows, k)."""
+    """Σ c ξ over the units of all sites, c (rows, k, units) per site: (passes, rows, k); one site at least has c."""
     parts = []
     for site, keep, c in zip(sites, masks, coefficients, strict=True):
         if keep is not None and c is not None:
@@ -119,9 +130,10 @@ class Probe(Player):
 
 
 def full_shape(site: Site, rows: int) -> list[int]:
-    """The shape of a mask in which every row has its own."""
+    """The shape of a mask in which every row has its own, if rows have masks at all."""
     shape = list(site.shape)
-    shape[site.row_axis or 0] *= rows
+    if site.row_axis is not None:
+        shape[site.row_axis] *= rows
     return shape
 
 
@@ -130,11 +142,14 @@ def linearise(sampler: DropoutSampler, program: Program, batch: Batch) -> Linear
 
     One forward pass and one backward pass per output component; all rows share them. It works under
     ``no_grad`` and ``inference_mode``, too.
+
+    Raises:
+        DerivativeError: if the outputs cannot be differentiated.
     """
     dtype = sampler.dtype or torch.get_default_dtype()
     with torch.inference_mode(False):
         masks = [
-            torch.full(full_shape(site, batch.rows), 1.0 - site.p, device=sampler.device, dtype=dtype)
+            torch.full(full_shape(site, batch.rows), mean_mask(site), device=sampler.device, dtype=dtype)
             if site.active
             else None
             for site in program.sites
@@ -142,43 +157,32 @@ def linearise(sampler: DropoutSampler, program: Program, batch: Batch) -> Linear
         return _derivatives(sampler, program, batch.map(torch.clone, batch.rows), masks)
 
 
-def differentiate(
-    forward: Callable[[], Tensor], wanted: Sequence[Tensor], outputs: Sequence[int]
-) -> tuple[list[tuple[Tensor, ...]], float]:
-    """Gradients of some outputs (the last axis of what ``forward`` gives), and their cost: operations over its own."""
-    once, whole = FlopCounterMode(display=False), FlopCounterMode(display=False)
-    with torch.inference_mode(False), torch.enable_grad(), whole:
-        with once:
-            out = forward()
-        gradients = [
-            torch.autograd.grad(out[..., k].sum(), wanted, retain_graph=k != outputs[-1], allow_unused=True)
-            for k in outputs
-        ]
-    flops = once.get_total_flops()
-    return gradients, whole.get_total_flops() / flops if flops else 1.0 + 2.0 * len(outputs)
+_NO_NUDGE = ("feature", "bernoulli", "path")  # masks of whole channels, and those that the model itself applies
 
 
 def _derivatives(
     sampler: DropoutSampler, program: Program, batch: Batch, masks: Sequence[Tensor | None]
 ) -> Linearisation:
-    given = [None if m is None else m.requires_grad_() for m in masks]
-    nudges = {
-        site.index: torch.zeros_like(keep).requires_grad_()
-        for site, keep in zip(program.sites, given, strict=True)
-        if keep is not None and not site.kind.startswith("feature")
+    expanded = {
+        site.index: m for site, m in zip(program.sites, masks, strict=True) if m is not None and expandable(site)
     }
-    wanted = [m for m in given if m is not None] + list(nudges.values())
+    nudges = {
+        index: torch.zeros_like(keep).requires_grad_()
+        for index, keep in expanded.items()
+        if not program.sites[index].kind.startswith(_NO_NUDGE)
+    }
+    wanted = [keep.requires_grad_() for keep in expanded.values()] + list(nudges.values())
     leaves: list[Tensor] = []
 
     def outputs() -> Tensor:
-        with Probe(program.sites, given, nudges):
+        with Probe(program.sites, masks, nudges):
             out = sampler._call(program.model, batch.map(torch.clone, batch.rows))
         leaves.extend(program.structure.leaves(out))
         return program.structure.flatten(out)
 
     per_output, cost = differentiate(outputs, wanted, range(program.structure.width))
     columns = iter(zip(*per_output, strict=True))
-    in_masks = tuple(_stacked(next(columns), s, batch.rows) if s.active else None for s in program.sites)
+    in_masks = tuple(_stacked(next(columns), s, batch.rows) if s.index in expanded else None for s in program.sites)
     in_outputs = tuple(_stacked(next(columns), s, batch.rows) if s.index in nudges else None for s in program.sites)
     affine = tuple(
         torch.cat([torch.full((leaf[0].numel(),), only_linear(leaf, nudges[s.index])) for leaf in leaves])
@@ -186,7 +190,7 @@ def _derivatives(
         else None
         for s in program.sites
     )
-    return Linearisation(in_masks, in_outputs, affine, cost)
+    return Linearisation(batch.rows, sampler.device, in_masks, in_outputs, affine, cost)
 
 
 def _stacked(parts: Sequence[Tensor | None], site: Site, rows: int) -> Tensor | None:
@@ -203,10 +207,13 @@ def _stacked(parts: Sequence[Tensor | None], site: Site, rows: int) -> Tensor | 
 
 
 def expansion_of(program: Program, derivatives: Linearisation, served: Mapping[int, Tensor] | None = None) -> Expansion:
-    """The expansion over all sites but those averaged out: ``served`` has the outputs concerned, per site."""
+    """The expansion over all sites but those averaged out: ``served`` has the outputs concerned, per site.
+
+    Where no output depends on any site to first order it is 0, and so is its variance.
+    """
     served = served or {}
     gradients: list[Tensor | None] = []
-    variance: Any = 0.0
+    variance = torch.zeros(derivatives.rows, program.structure.width, device=derivatives.device)
     for site, g in zip(program.sites, derivatives.in_masks, strict=True):
         if g is not None and site.index in served:
             g = g * ~served[site.index][None, :, None]

@@ -19,6 +19,7 @@ from mlmc_dropout.engine.interception import apply_mask
 from mlmc_dropout.engine.masks import pass_keys
 from mlmc_dropout.engine.sampler import DropoutSampler, Program
 from mlmc_dropout.engine.sites import Site
+from mlmc_dropout.expansion.derivatives import expandable
 from mlmc_dropout.expansion.first_order import Linearisation, Probe, by_row
 
 __all__ = ["Head", "heads_of", "reduced_passes", "served_by"]
@@ -64,8 +65,10 @@ def heads_of(
     heads: list[Head] = []
     taken: Tensor | None = None
     for site, jacobian in reversed(list(zip(program.sites, derivatives.in_outputs, strict=True))):
+        if site.active and not expandable(site):  # whatever comes before it is followed by more than a linear map
+            break
         if not site.active or jacobian is None:
-            if site.active and (g := derivatives.in_masks[site.index]) is not None:  # a feature-wise site: no head
+            if site.active and (g := derivatives.in_masks[site.index]) is not None:  # feature-wise, for one: no head
                 last = g.abs().amax(dim=(0, 2)) > 0
                 taken = last if taken is None else taken | last
             continue

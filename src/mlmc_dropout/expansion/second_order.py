@@ -21,7 +21,8 @@ from mlmc_dropout.engine.data import Batch
 from mlmc_dropout.engine.masks import pass_keys
 from mlmc_dropout.engine.sampler import DropoutSampler, Program
 from mlmc_dropout.engine.sites import Site, play
-from mlmc_dropout.expansion.first_order import PASSES_OF_A_GRADIENT, by_row, contract, differentiate, full_shape
+from mlmc_dropout.expansion.derivatives import DerivativeError, differentiate, expandable, mean_mask
+from mlmc_dropout.expansion.first_order import PASSES_OF_A_GRADIENT, by_row, contract, full_shape
 
 __all__ = ["DIRECTIONS", "Quadratic", "curved", "passes_in_memory"]
 
@@ -54,7 +55,7 @@ class Quadratic:
 
 def passes_in_memory(program: Program, samples: int) -> int:
     """How many passes of a row take as much memory as its masks, gradients and directions."""
-    units, width = sum(site.units for site in program.active), program.structure.width
+    units, width = sum(site.units for site in program.active if expandable(site)), program.structure.width
     numbers = units * (2 * samples * (width + 1) + 2 * DIRECTIONS * width)
     return max(PASSES_OF_A_GRADIENT, -(-8 * numbers // program.bytes_per_row))
 
@@ -72,7 +73,7 @@ def curved(
 
     ``served``: per site the outputs over which its masks are averaged out; there they stay at their mean.
     """
-    sites = [site for site in program.sites if site.active]
+    sites = [site for site in program.sites if expandable(site)]
     masks = _design(sampler, program, batch, samples, seed, first_row)
     gradients, cost = _gradients(sampler, program, batch, masks, served)
     scale = {site.index: math.sqrt(site.p * (1.0 - site.p)) for site in sites}
@@ -83,7 +84,7 @@ def curved(
     V = _directions(g - mean, mean)
     B = _bend(torch.einsum("qnu,nkua->qnka", z, V), torch.einsum("qnku,nkua->qnka", g, V))
     parts = iter(V.movedim(-1, -2).flatten(1, 2).split([site.units for site in sites], dim=-1))
-    directions = tuple(next(parts) / scale[s.index] if s.active else None for s in program.sites)
+    directions = tuple(next(parts) / scale[s.index] if s.index in scale else None for s in program.sites)
     slope = (mean * V[..., 0]).sum(dim=-1)
     return Quadratic(program.sites, directions, slope, B, _variance(sites, mean, V, B)), cost
 
@@ -119,18 +120,18 @@ def _gradients(
     found = {
         site.index: masks[site.index].new_zeros(samples, batch.rows, width, site.units)
         for site in program.sites
-        if site.active
+        if expandable(site)
     }
     cost = 0.0
     for averaged, outputs in groups.items():
-        at = {s: m.new_full(m.shape, 1.0 - program.sites[s].p) if s in averaged else m for s, m in masks.items()}
+        at = {s: m.new_full(m.shape, mean_mask(program.sites[s])) if s in averaged else m for s, m in masks.items()}
         for start in range(0, samples, size):
             some = slice(start, min(start + size, samples))
-            given = {s: m[some].clone().requires_grad_() for s, m in at.items()}
+            given = {s: m[some].clone().requires_grad_(s in found) for s, m in at.items()}
             per_output, weight = _backward(sampler, program, batch, given, outputs)
             cost += weight * (some.stop - some.start)
             for output, gradients in zip(outputs, per_output, strict=True):
-                for site, gradient in zip(given, gradients, strict=True):
+                for site, gradient in zip(found, gradients, strict=True):
                     if gradient is not None and site not in averaged:  # some outputs do not see some sites
                         found[site][some, :, output] = by_row(gradient, program.sites[site], batch.rows)
     return found, cost
@@ -138,21 +139,28 @@ def _gradients(
 
 def _backward(
     sampler: DropoutSampler, program: Program, batch: Batch, masks: Mapping[int, Tensor], outputs: Sequence[int]
-) -> tuple[list[tuple[Tensor, ...]], float]:
-    """Gradients of each output in the masks, for several passes at once, and how many passes one sample costs."""
+) -> tuple[list[tuple[Tensor | None, ...]], float]:
+    """Gradients of each output in the masks that ask for them, for several passes at once, and the cost of one pass."""
     given = list(masks.values())
+    wanted = [m for m in given if m.requires_grad]
 
     def one(*chosen: Tensor) -> Tensor:
         own = dict(zip(masks, chosen, strict=True))
         fresh = batch.map(torch.clone, batch.rows)
         return play(program.model, sampler._forward, fresh, program.sites, [own.get(s.index) for s in program.sites])  # type: ignore[no-any-return]
 
-    def all_samples() -> Tensor:
-        if program.mode == "vmap":
-            return vmap(one, randomness="error")(*given)
+    def together() -> Tensor:
+        return vmap(one, randomness="error")(*given)
+
+    def apart() -> Tensor:
         return torch.stack([one(*(m[t] for m in given)) for t in range(len(given[0]))])
 
-    return differentiate(all_samples, given, outputs)
+    if program.mode == "vmap":
+        try:
+            return differentiate(together, wanted, outputs)
+        except DerivativeError:  # some operations can be batched, or differentiated, but not both
+            pass
+    return differentiate(apart, wanted, outputs)
 
 
 def _directions(scatter: Tensor, mean: Tensor) -> Tensor:
