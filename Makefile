@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup browser demo test test-all lint bench docs clean
+.PHONY: setup outside browser demo test test-all lint bench bench-outside docs clean
 
 setup: $(VENV)/.installed
 
@@ -11,6 +11,19 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+# Other people's frameworks, for tests/outside. Three come without what they ask for: torchvision asks for a torch with
+# CUDA, baal for notebooks, darts for compilers; the few parts of it that are needed are named. torch stays as it is.
+ALONE := torchvision baal darts
+TOGETHER := transformers timm torch-geometric deepxde lightning skorch monai structlog statsmodels holidays nfoursid
+ADD := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-outside.txt
+TORCH := $(BIN)/python -c "import torch; print(torch.__version__)"
+
+outside: $(VENV)/.outside
+
+$(VENV)/.outside: $(VENV)/.installed constraints-outside.txt
+	before=$$($(TORCH)) && $(ADD) --no-deps $(ALONE) && $(ADD) $(TOGETHER) && test "$$before" = "$$($(TORCH))"
 	touch $@
 
 demo: setup
@@ -26,7 +39,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 test: setup browser lint
 	$(PYTEST) -m "not slow"
 
-test-all: setup browser lint
+test-all: setup outside browser lint
 	$(PYTEST)
 
 lint: setup
@@ -39,6 +52,10 @@ BENCHMARKS := throughput training scaling efficiency auto_on_zoo coverage tolera
 
 bench: setup
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done
+
+# Takes an hour or more, and the frameworks.
+bench-outside: outside
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/outside.py
 
 docs: setup
 	$(BIN)/mkdocs build --strict

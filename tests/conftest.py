@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 from hypothesis import HealthCheck, settings
+from outside.vision import declare_operators
 
 # Examples are the same in every run, and a busy machine is not a failure.
 settings.register_profile("steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -12,3 +13,6 @@ settings.load_profile("steady")
 
 # Shells start background jobs with Ctrl-C switched off; the tests of Ctrl-C need it on.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Other people's packages import torchvision, which may be built for another torch than ours.
+declare_operators()
