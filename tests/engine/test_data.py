@@ -371,6 +371,8 @@ def test_a_loader_with_labels() -> None:
     assert [batch.rows for batch in batches] == [2, 2, 1]
     assert torch.equal(torch.cat([batch.args[0] for batch in batches]), A)
     assert all(len(batch.args) == 1 for batch in batches)
+    result, expected = (md.estimate(model, x, method="pooled", budget=64) for x in (loader, A))
+    np.testing.assert_allclose(result.mean, expected.mean, rtol=1e-5, atol=1e-6)
 
 
 # ------------------------------------------------------------------------------------------ outputs
