@@ -209,41 +209,54 @@ def _images(size: int, channels: int = 1) -> dict[str, Tensor]:
     return {"pixel_values": torch.randn(3, channels, size, size)}
 
 
-# name -> class, configuration, inputs, the field that is looked at
-_FAMILIES: dict[str, tuple[str, Callable[[], Any], Callable[[], dict[str, Tensor]], str]] = {
-    "bert": ("BertModel", lambda: _encoder("BertConfig"), _words, "last_hidden_state"),
-    "roberta": ("RobertaForSequenceClassification", lambda: _encoder("RobertaConfig", num_labels=5), _words, "logits"),
-    "distilbert": ("DistilBertModel", _distilbert, _words, "last_hidden_state"),
-    "albert": ("AlbertModel", lambda: _encoder("AlbertConfig", embedding_size=12), _words, "last_hidden_state"),
-    "electra": ("ElectraModel", lambda: _encoder("ElectraConfig", embedding_size=12), _words, "last_hidden_state"),
-    "gpt2": ("GPT2LMHeadModel", _gpt2, _words, "logits"),
-    "gpt_neox": ("GPTNeoXForCausalLM", _gpt_neox, _words, "logits"),
-    "opt": ("OPTModel", _opt, _words, "last_hidden_state"),
-    "bart": ("BartModel", _bart, _two_sides, "last_hidden_state"),
-    "t5": ("T5ForConditionalGeneration", _t5, _two_sides, "logits"),
-    "vit": ("ViTModel", _vit, lambda: _images(8), "last_hidden_state"),
-    "swin": ("SwinModel", _swin, lambda: _images(16), "pooler_output"),
-}
-_PLAIN = ("bert", "gpt2", "bart", "vit")  # also with the whole ModelOutput: caches, None and all
+def _first(output: Any) -> Tensor:
+    """The first place of a sequence, which classifiers look at."""
+    return output.last_hidden_state[:, 0]
+
+
+def _next(output: Any) -> Tensor:
+    """The first few words that may come next."""
+    return output.logits[:, -1, :12]
+
+
+# name -> class, configuration, inputs, what is looked at
+_FAMILIES: dict[str, tuple[str, Callable[[], Any], Callable[[], dict[str, Tensor]], Callable[[Any], Tensor]]] = {
+    "bert": ("BertModel", lambda: _encoder("BertConfig"), _words, _first),
+    "roberta": (
+        "RobertaForSequenceClassification", lambda: _encoder("RobertaConfig", num_labels=8), _words,
+        lambda output: output.logits,
+    ),
+    "distilbert": ("DistilBertModel", _distilbert, _words, _first),
+    "albert": ("AlbertModel", lambda: _encoder("AlbertConfig", embedding_size=12), _words, _first),
+    "electra": ("ElectraModel", lambda: _encoder("ElectraConfig", embedding_size=12), _words, _first),
+    "gpt2": ("GPT2LMHeadModel", _gpt2, _words, _next),
+    "gpt_neox": ("GPTNeoXForCausalLM", _gpt_neox, _words, _next),
+    "opt": ("OPTModel", _opt, _words, lambda output: output.last_hidden_state[:, -1]),
+    "bart": ("BartModel", _bart, _two_sides, _first),
+    "t5": ("T5ForConditionalGeneration", _t5, _two_sides, _next),
+    "vit": ("ViTModel", _vit, lambda: _images(8), _first),
+    "swin": ("SwinModel", _swin, lambda: _images(16), lambda output: output.pooler_output),
+}  # fmt: skip
+_WHOLE = ("bert", "gpt2", "bart", "vit")  # also with the whole ModelOutput: caches, None and all
 
 
 def _transformer(family: str, attention: str, whole: bool = False) -> Case:
     import transformers
 
-    kind, configuration, inputs, field = _FAMILIES[family]
+    kind, configuration, inputs, reduce = _FAMILIES[family]
     config = configuration()
     config._attn_implementation = attention
     model = _rough(getattr(transformers, kind)(config))
     if model.config._attn_implementation != attention:
         raise RuntimeError(f"{kind} took {model.config._attn_implementation} attention instead of {attention}")
-    return Case(model, inputs(), None if whole else lambda output: output[field])
+    return Case(model, inputs(), None if whole else reduce)
 
 
 for _family in _FAMILIES:
     for _kind in ("eager", "sdpa"):
         _build = functools.partial(_transformer, _family, _kind)
         _add(f"{_family}_{_kind}", _build, "transformers")
-for _family in _PLAIN:
+for _family in _WHOLE:
     _build = functools.partial(_transformer, _family, "eager", True)
     _add(f"{_family}_whole_output", _build, "transformers")
 
@@ -254,7 +267,7 @@ def opt_layerdrop() -> Case:
     import transformers
 
     config = _opt(layerdrop=0.4)
-    return Case(_rough(transformers.OPTModel(config)), _words(), lambda output: output.last_hidden_state)
+    return Case(_rough(transformers.OPTModel(config)), _words(), _first)
 
 
 # ----------------------------------------------------------------------------- timm, torchvision

@@ -55,6 +55,7 @@ def test_every_random_kernel_is_a_site(entry):
     assert len(active) == len(kernels) - entry.idle, ([site.name for site in active], kernels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", _parameters(lambda entry: not (entry.refused or entry.warned)))
 def test_moments_are_those_of_a_train_mode_loop(entry):
     """A first look, and where that is unlucky a second with four times the passes, in which a bias would double."""
