@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from outside.vision import declare_operators
 from torch import Tensor, nn
+
+from outside.vision import declare_operators
 
 __all__ = ["ENTRIES", "Case", "Entry"]
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from outside.checks import agreement, differences, honest_passes, matrix, random_kernels, rows, walk
-from outside.models import ENTRIES, Case, Entry
 
 import mlmc_dropout as md
+from outside.checks import agreement, differences, honest_passes, matrix, random_kernels, rows, walk
+from outside.models import ENTRIES, Case, Entry
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # other people's; ours are recorded below
 
