@@ -480,9 +480,9 @@ def darts_block_lstm() -> Case:
     return Case(_on_series(net, "past_target"), torch.randn(4, 8, 1), module=net)
 
 
-@_entry("darts", slow=True)
+@_entry("darts", slow=True, refused="PLModuleInput")
 def darts_block_lstm_object() -> Case:
-    """The network itself, which takes an object with fields and returns another."""
+    """The network itself, whose input is an object with fields: nobody knows which of them have rows."""
     from darts.utils.data.torch_datasets.utils import PLModuleInput
 
     net = _fitted("BlockRNNModel", model="LSTM", hidden_dim=8, n_rnn_layers=2)
