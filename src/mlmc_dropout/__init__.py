@@ -21,9 +21,10 @@ from typing import Any
 
 from mlmc_dropout import theory
 from mlmc_dropout.allocation import Plan, allocate
+from mlmc_dropout.engine.data import Constant
 from mlmc_dropout.engine.sampler import DropoutSampler, FallbackWarning
 from mlmc_dropout.engine.sites import Site
-from mlmc_dropout.errors import MLMCDropoutError
+from mlmc_dropout.errors import MLMCDropoutError, ModelWarning
 from mlmc_dropout.ladder import Ladder
 from mlmc_dropout.moments import MomentBlock, Moments
 from mlmc_dropout.result import LevelStats, Result, Status, load_result
@@ -31,11 +32,13 @@ from mlmc_dropout.running.driver import estimate
 from mlmc_dropout.version import __version__
 
 __all__ = [
+    "Constant",
     "DropoutSampler",
     "FallbackWarning",
     "Ladder",
     "LevelStats",
     "MLMCDropoutError",
+    "ModelWarning",
     "MomentBlock",
     "Moments",
     "Plan",

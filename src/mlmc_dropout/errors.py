@@ -17,6 +17,7 @@ __all__ = [
     "MLMCDropoutError",
     "MissingExtraError",
     "ModelError",
+    "ModelWarning",
     "NonFiniteOutputError",
     "ResultFileError",
     "RunDirectoryError",
@@ -41,6 +42,10 @@ class AllocationError(InputError):
 
 class ModelError(MLMCDropoutError):
     """The model has no dropout we can control, or draws random numbers we cannot."""
+
+
+class ModelWarning(UserWarning):
+    """Something about the model may not be what its user expects; the message names it and the remedy."""
 
 
 class NonFiniteOutputError(MLMCDropoutError):

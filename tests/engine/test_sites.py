@@ -102,26 +102,64 @@ def _refused(model, x: Tensor | None = None) -> str:
     return str(caught.value)
 
 
-def test_random_numbers_drawn_in_forward_are_refused_by_name() -> None:
-    noise = Lambda(lambda m, x: x + torch.rand(x.shape))
-    model = nn.Sequential(nn.Dropout(0.1), nn.Sequential(nn.Linear(4, 4), noise))
-    assert "aten::rand" in _refused(model) and "'1.1'" in _refused(model)
+def test_numbers_that_cannot_be_controlled_are_refused_by_name() -> None:
+    shuffle = Lambda(lambda m, x: x[torch.randperm(len(x))])
+    message = _refused(nn.Sequential(nn.Dropout(0.1), nn.Sequential(nn.Linear(4, 4), shuffle)))
+    assert "aten::randperm" in message and "test_sites.py, line" in message
 
 
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda x: x * torch.bernoulli(torch.full_like(x, 0.9)),
-        lambda x: x * torch.empty_like(x).bernoulli_(0.9),
-        lambda x: x + torch.randn_like(x),
         lambda x: x[torch.randperm(len(x))],
-        lambda x: F.rrelu(x, training=True),
-        lambda x: F.gumbel_softmax(x),
-        lambda x: x + torch.normal(0.0, torch.ones_like(x)),
+        lambda x: x * torch.randint(0, 2, x.shape),
+        lambda x: x * torch.poisson(torch.ones_like(x)),
+        lambda x: x.softmax(-1).multinomial(1),
     ],
 )
-def test_hand_made_randomness_is_refused(draw) -> None:
+def test_other_laws_are_refused(draw) -> None:
     assert "cannot be controlled" in _refused(lambda x: draw(F.dropout(x, 0.2)))
+
+
+BY_HAND = [
+    (lambda x: x * torch.bernoulli(torch.full_like(x, 0.9)), "uniform"),
+    (lambda x: x * torch.bernoulli(x, 0.9), "bernoulli"),
+    (lambda x: x * torch.empty_like(x).bernoulli_(0.9), "bernoulli"),
+    (lambda x: x * torch.empty_like(x).bernoulli_(torch.tensor(0.9)), "uniform"),
+    (lambda x: x * (torch.rand_like(x) < 0.9), "uniform"),
+    (lambda x: x * (torch.rand(x.shape) < 0.9), "uniform"),
+    (lambda x: x * (torch.rand(*x.shape, dtype=torch.float64) < 0.9), "uniform"),
+    (lambda x: x * torch.empty_like(x).uniform_(0.5, 1.5), "uniform"),
+    (lambda x: x + torch.randn_like(x), "normal"),
+    (lambda x: x + torch.randn(x.shape), "normal"),
+    (lambda x: x + torch.empty_like(x).normal_(1.0, 2.0), "normal"),
+    (lambda x: x + torch.normal(0.0, torch.ones_like(x)), "normal"),
+    (lambda x: x + torch.normal(0.0, 1.0, x.shape), "normal"),
+    (lambda x: x + torch.distributions.Normal(torch.zeros_like(x), 1.0).rsample(), "normal"),
+    (lambda x: F.rrelu(x, training=True), "uniform"),
+    (lambda x: F.gumbel_softmax(x), "uniform"),
+]
+
+
+@pytest.mark.parametrize(("draw", "law"), BY_HAND)
+def test_numbers_drawn_by_hand_are_sites(draw, law: str) -> None:
+    sites = DropoutSampler(lambda x: draw(F.dropout(x, 0.2))).sites(torch.randn(3, 4))
+    assert [(s.kind, s.law) for s in sites] == [("dropout", "bernoulli"), (law, law)]
+    assert sites[1].shape == (1, 4) and sites[1].row_axis == 0 and not sites[1].in_kernel
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_numbers_drawn_out_of_sight_of_python_are_sites_of_kernels() -> None:
+    scripted = _scripted()
+    sites = DropoutSampler(lambda x: scripted(F.dropout(x, 0.2))).sites(torch.randn(3, 4))
+    assert [(s.kind, s.p, s.in_kernel) for s in sites] == [("dropout", 0.2, False), ("bernoulli", 0.5, True)]
+
+
+def _scripted():
+    def drop(x: Tensor) -> Tensor:
+        return F.dropout(x, 0.5, True)
+
+    return torch.jit.script(drop)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -138,17 +176,22 @@ class DropPath(nn.Module):
         return x * torch.rand(len(x), 1).ge(0.2) / 0.8 if self.training else x
 
 
-def test_stochastic_depth_is_off_as_in_eval() -> None:
-    model = nn.Sequential(nn.Dropout(0.1), DropPath(), nn.RReLU())
+def test_stochastic_depth_is_a_site_of_its_own_kind() -> None:
+    model = nn.Sequential(nn.Dropout(0.1), DropPath(), nn.RReLU()).eval()
     before = torch.random.get_rng_state()
-    assert [s.name for s in DropoutSampler(model).sites(torch.ones(3, 4))] == ["0"]
+    sites = DropoutSampler(model).sites(torch.randn(3, 4))
+    assert [(s.name, s.kind, s.shape) for s in sites] == [
+        ("0", "dropout", (1, 4)),
+        ("1", "path", (1, 1)),
+        ("2.uniform", "uniform", (1, 4)),
+    ]
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_dropout_met_only_together_with_other_randomness_is_refused() -> None:
+def test_dropout_met_only_in_training_is_found_beside_other_randomness() -> None:
     only = Lambda(lambda m, x: F.dropout(x, 0.2) if m.training else x)
-    message = _refused(nn.Sequential(nn.Dropout(0.1), only, DropPath()))
-    assert "1.dropout" in message and "training mode" in message
+    sites = DropoutSampler(nn.Sequential(nn.Dropout(0.1), only, DropPath()).eval()).sites(torch.ones(3, 4))
+    assert [s.name for s in sites] == ["0", "1.dropout", "2"]
 
 
 @pytest.mark.parametrize("model", [nn.Linear(4, 2), nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.0))])
@@ -156,9 +199,18 @@ def test_models_without_active_dropout_are_refused(model) -> None:
     assert "no active dropout" in _refused(model)
 
 
-def test_sites_that_depend_on_the_data_are_refused() -> None:
+def test_sites_that_depend_on_the_number_of_rows_belong_to_the_whole_batch() -> None:
     model = Lambda(lambda m, x: m.drop(x) if len(x) > 2 else m.drop(m.drop(x)), drop=nn.Dropout(0.1))
-    assert "control flow" in _refused(model)
+    (site,) = DropoutSampler(model).sites(torch.ones(3, 4))
+    assert not site.splits_by_row and site.shape == (3, 4)
+
+
+def test_control_flow_that_follows_activations_is_refused() -> None:
+    def run(m: nn.Module, x: Tensor) -> Tensor:
+        h = m.drop(x)
+        return m.drop(h) if float((h == 0).sum()) > 0 else h
+
+    assert "belong to no dropout site" in _refused(Lambda(run, drop=nn.Dropout(0.5)), torch.ones(30, 4))
 
 
 @pytest.mark.parametrize("p", [1.0, 1.5, -0.1])

@@ -3,8 +3,10 @@
 :class:`Interceptor` is a torch-function mode. While it is active, every form of dropout a forward
 pass can meet -- module or functional, feature-wise, alpha, inside attention, between the layers of
 a recurrent network -- is reduced to one call of :meth:`Interceptor.drop` with the activation, the
-rate and the shape of the mask. What happens there is the business of a subclass: record the site,
-or apply a given mask. Torch's own generators are never touched.
+rate and the shape of the mask. Random numbers that the model draws by itself -- hand-made masks,
+stochastic depth, noise layers -- become calls of :meth:`Interceptor.draw` with their law and shape.
+What happens there is the business of a subclass: record the site, or apply a given mask. Torch's own
+generators are never touched.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from torch import Tensor
 from torch._C import _functorch
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["Interceptor", "apply_mask"]
+__all__ = ["Interceptor", "Normalised", "apply_mask"]
 
 _ALPHA = 1.7580993408473766  # minus the limit of SELU at −∞, as in torch
 _ROWS = 16  # of which linear maps are computed multiples
@@ -68,10 +70,21 @@ def _unwrapped(*tensors: Tensor) -> tuple[list[Tensor], int | None]:
 
 
 class Interceptor(TorchFunctionMode):
-    """Catches every dropout of a forward pass; subclasses implement :meth:`drop`."""
+    """Catches every dropout and every other draw of a forward pass; subclasses implement :meth:`drop` and :meth:`draw`.
+
+    Attributes:
+        writes: Whether functions that work in place may do so. Under vmap a tensor without passes cannot hold
+            the values of many, and the values are only returned.
+    """
+
+    writes = True
 
     def drop(self, kind: str, x: Tensor, p: float, training: bool, shape: tuple[int, ...], inplace: bool) -> Tensor:
         """Called for each dropout: ``shape`` is that of the mask."""
+        raise NotImplementedError
+
+    def draw(self, law: str, p: float, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Called for other random numbers: "bernoulli" (0 with probability ``p``), "uniform" or standard "normal"."""
         raise NotImplementedError
 
     def __torch_function__(
@@ -95,7 +108,7 @@ def _dropout(kind: str, mask_shape: Callable[[Tensor], tuple[int, ...]]) -> Call
         **kw: Any,
     ) -> Tensor:
         training = kw.get("train", training)
-        inplace = inplace or func.__name__.endswith("_")
+        inplace = inplace or func.__name__.removesuffix(".default").endswith("_")
         return mode.drop(kind, input, p, training, mask_shape(input), inplace)
 
     return rule
@@ -151,7 +164,7 @@ def _attention(
 
 
 def _normalise(
-    mode: Interceptor, func: Any, input: Tensor, running_mean: Any, running_var: Any, *rest: Any, **kw: Any
+    mode: Interceptor | None, func: Any, input: Tensor, running_mean: Any, running_var: Any, *rest: Any, **kw: Any
 ) -> Tensor:
     """Batch normalisation uses its running statistics where it has them, whatever the mode of the model."""
     names = ("weight", "bias", "training", "momentum", "eps")
@@ -163,7 +176,9 @@ def _normalise(
 
 def _linear(mode: Interceptor, func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Under vmap over masks all passes have the same weights: one fused call instead of vmap's product and sum."""
-    if any(_functorch.is_functorch_wrapped_tensor(t) for t in (weight, bias) if t is not None):
+    if any(_functorch.is_functorch_wrapped_tensor(t) for t in (weight, bias) if t is not None) or weight.dim() != 2:
+        return func(input, weight, bias)  # type: ignore[no-any-return]
+    if input.layout != torch.strided or weight.layout != torch.strided:
         return func(input, weight, bias)  # type: ignore[no-any-return]
     (plain,), level = _unwrapped(input)
     if plain is input and _functorch.is_functorch_wrapped_tensor(input):
@@ -195,7 +210,8 @@ def _with_mode_inside(mode: Interceptor, func: Any, *args: Any, **kwargs: Any) -
     A mode is suspended while it handles a call, and the function would hand itself back to the mode
     if it were not. So a twin is called whose check for modes always says no.
     """
-    twin = types.FunctionType(func.__code__, {**func.__globals__, "has_torch_function": lambda _: False})
+    checks = dict.fromkeys(("has_torch_function", "has_torch_function_unary"), lambda _: False)
+    twin = types.FunctionType(func.__code__, {**func.__globals__, **checks})
     twin.__defaults__, twin.__kwdefaults__ = func.__defaults__, func.__kwdefaults__
     with mode:
         return twin(*args, **kwargs)
@@ -228,6 +244,88 @@ def _recurrent(mode: Interceptor, func: Any, input: Tensor, *rest: Any) -> tuple
     return (input, *(torch.cat(parts) for parts in zip(*states, strict=True)))
 
 
+# ---------------------------------------------------------------------------- hand-made randomness
+
+
+def _put(mode: Interceptor, x: Tensor, value: Tensor) -> Tensor:
+    """What a function returns that fills ``x``."""
+    return x.copy_(value) if mode.writes else value.to(x.dtype)
+
+
+def _numbers_like(mode: Interceptor, law: str, x: Tensor, p: float = 0.0) -> Tensor:
+    return mode.draw(law, p, tuple(x.shape), x.dtype, x.device)
+
+
+def _bernoulli(mode: Interceptor, func: Any, x: Tensor, p: Any = None, *, generator: Any = None) -> Tensor:
+    """``torch.bernoulli(probabilities)`` or ``torch.bernoulli(like, p)``."""
+    if p is None or isinstance(p, Tensor):
+        return (_numbers_like(mode, "uniform", x) < (x if p is None else p)).to(x.dtype)
+    return _numbers_like(mode, "bernoulli", x, 1.0 - p).to(x.dtype)
+
+
+def _bernoulli_(mode: Interceptor, func: Any, x: Tensor, p: Any = 0.5, *, generator: Any = None) -> Tensor:
+    if isinstance(p, Tensor):
+        return _put(mode, x, (_numbers_like(mode, "uniform", x) < p).to(x.dtype))
+    return _put(mode, x, _numbers_like(mode, "bernoulli", x, 1.0 - p))
+
+
+def _new_numbers(law: str) -> Callable[..., Tensor]:
+    """``torch.rand(size)`` and ``torch.randn(size)``."""
+
+    def rule(mode: Interceptor, func: Any, *size: Any, generator: Any = None, **kw: Any) -> Tensor:
+        return _numbers_like(mode, law, torch.empty(*size, **kw))
+
+    return rule
+
+
+def _new_numbers_like(law: str) -> Callable[..., Tensor]:
+    def rule(mode: Interceptor, func: Any, x: Tensor, *, generator: Any = None, **kw: Any) -> Tensor:
+        return _numbers_like(mode, law, torch.empty_like(x, **kw))
+
+    return rule
+
+
+def _uniform_(mode: Interceptor, func: Any, x: Tensor, *limits: float, generator: Any = None, **kw: float) -> Tensor:
+    low, high = (*limits, *(0.0, 1.0)[len(limits) :])
+    low, high = kw.get("from", low), kw.get("to", high)
+    return _put(mode, x, low + (high - low) * _numbers_like(mode, "uniform", x))
+
+
+def _normal_(
+    mode: Interceptor, func: Any, x: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None
+) -> Tensor:
+    return _put(mode, x, mean + std * _numbers_like(mode, "normal", x))
+
+
+def _exponential_(mode: Interceptor, func: Any, x: Tensor, lambd: float = 1.0, *, generator: Any = None) -> Tensor:
+    return _put(mode, x, torch.log1p(-_numbers_like(mode, "uniform", x)) / -lambd)
+
+
+def _normal(
+    mode: Interceptor, func: Any, mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Any = None, **kw: Any
+) -> Tensor:
+    like = torch.empty(size, **kw) if size is not None else torch.empty_like(mean + 0.0 * std)
+    return mean + std * _numbers_like(mode, "normal", like)  # type: ignore[no-any-return]
+
+
+def _rrelu(
+    mode: Interceptor,
+    func: Any,
+    input: Tensor,
+    lower: float = 1.0 / 8,
+    upper: float = 1.0 / 3,
+    training: bool = False,
+    inplace: bool = False,
+    **kw: Any,
+) -> Tensor:
+    """Leaky ReLU with a random slope for every negative entry."""
+    if not training:
+        return func(input, lower, upper, training, **({"inplace": inplace} if func is F.rrelu else {}))  # type: ignore[no-any-return]
+    slope = lower + (upper - lower) * _numbers_like(mode, "uniform", input)
+    out = torch.where(input <= 0, input * slope, input)
+    return _put(mode, input, out) if inplace or func is torch.rrelu_ else out
+
+
 _RULES: dict[Any, Callable[..., Any]] = {
     F.dropout: _elementwise("dropout"),
     torch.dropout: _elementwise("dropout"),
@@ -253,4 +351,39 @@ _RULES: dict[Any, Callable[..., Any]] = {
     torch.gru: _recurrent,
     torch.rnn_tanh: _recurrent,
     torch.rnn_relu: _recurrent,
+    F.rrelu: _rrelu,
+    torch.rrelu: _rrelu,
+    torch.rrelu_: _rrelu,
+    F.gumbel_softmax: _with_mode_inside,
+    torch.bernoulli: _bernoulli,
+    torch.Tensor.bernoulli: _bernoulli,
+    torch.Tensor.bernoulli_: _bernoulli_,
+    torch.rand: _new_numbers("uniform"),
+    torch.randn: _new_numbers("normal"),
+    torch.rand_like: _new_numbers_like("uniform"),
+    torch.randn_like: _new_numbers_like("normal"),
+    torch.Tensor.uniform_: _uniform_,
+    torch.Tensor.normal_: _normal_,
+    torch.Tensor.exponential_: _exponential_,
+    torch.normal: _normal,
+    # the same in exported graphs
+    torch.ops.aten.dropout.default: _elementwise("dropout"),
+    torch.ops.aten.dropout_.default: _elementwise("dropout"),
+    torch.ops.aten.alpha_dropout.default: _elementwise("alpha"),
+    torch.ops.aten.feature_dropout.default: _featurewise("feature"),
+    torch.ops.aten.feature_alpha_dropout.default: _featurewise("feature_alpha"),
+    torch.ops.aten.native_dropout.default: _native_dropout,
+    torch.ops.aten.scaled_dot_product_attention.default: _attention,
+    torch.ops.aten.linear.default: _linear,
 }
+
+
+class Normalised(TorchFunctionMode):
+    """Leaves everything to torch but batch normalisation, which uses its running statistics where it has them."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is F.batch_norm:
+            return _normalise(None, func, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))

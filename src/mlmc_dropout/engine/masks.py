@@ -20,7 +20,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-__all__ = ["bernoulli", "derive", "latin_hypercube", "pass_keys", "words"]
+__all__ = ["bernoulli", "derive", "latin_hypercube", "numbers", "pass_keys", "stratified_numbers", "words"]
 
 _LANE_BITS = 3
 _LANES = 1 << _LANE_BITS  # units per 64-bit word
@@ -166,6 +166,57 @@ def latin_hypercube(keys: Tensor, passes: int, units: int, p: float, rows: int =
     if p <= 0.5:
         chosen.bitwise_xor_(1)
     return chosen.view(len(keys), passes, rows, units)
+
+
+def numbers(
+    keys: Tensor, law: str, units: int, rows: int = 1, first_row: int = 0, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Independent uniform or normal numbers: ``(len(keys), rows, units)``.
+
+    Args:
+        keys: One key for each pass.
+        law: "uniform" on [0, 1), or standard "normal".
+        units: Numbers per row.
+        rows: Rows; each has the same numbers whether it is drawn alone or with others.
+        first_row: The first of them.
+        dtype: Double precision, or single for all others.
+
+    >>> numbers(pass_keys(0, 0, 0, range(4)), "uniform", units=3, rows=2).shape
+    torch.Size([4, 2, 3])
+    """
+    uniform = _uniform(keys, rows * units, first_row * units)
+    return _with_law(uniform, law, dtype).view(len(keys), rows, units)
+
+
+def stratified_numbers(
+    keys: Tensor,
+    law: str,
+    passes: int,
+    units: int,
+    rows: int = 1,
+    first_row: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """The same for whole designs, one key each: ``(len(keys), passes, rows, units)``.
+
+    Latin hypercube sampling: over the passes of a design every number takes each of ``passes`` equally
+    likely intervals once, in random order.
+    """
+    size, first = rows * units, first_row * units
+    keys = derive(keys, _STRATUM)
+    order = torch.stack([words(derive(keys, t), size, first) for t in range(passes)], dim=1).argsort(dim=1)
+    inside = torch.stack([_uniform(derive(keys, passes + t), size, first) for t in range(passes)], dim=1)
+    return _with_law((order + inside) / passes, law, dtype).view(len(keys), passes, rows, units)
+
+
+def _with_law(uniform: Tensor, law: str, dtype: torch.dtype) -> Tensor:
+    """From uniform float64 numbers; in single precision on a grid of 2⁻²⁴, as torch's own, so that none becomes 1."""
+    bits = 53 if dtype == torch.float64 else 24
+    grid = uniform.mul(2.0**bits).floor_().clamp_(max=2.0**bits - 1)
+    if law == "normal":
+        normal: Tensor = torch.special.ndtri(grid.add_(0.5).mul_(2.0**-bits))
+        return normal.to(dtype if bits == 53 else torch.float32)
+    return grid.mul_(2.0**-bits).to(dtype if bits == 53 else torch.float32)
 
 
 def _uniform(keys: Tensor, count: int, first: int) -> Tensor:

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from mlmc_dropout.engine.data import Batch, Structure
-from mlmc_dropout.engine.masks import bernoulli, derive, pass_keys
-from mlmc_dropout.engine.sites import Site, play, same
+from mlmc_dropout.engine.masks import bernoulli, derive, numbers, pass_keys
+from mlmc_dropout.engine.sites import Site, outputs_close, play
 from mlmc_dropout.engine.tape import Replay, version
-from mlmc_dropout.engine.watch import Watch
+from mlmc_dropout.engine.watch import MemoryWatch
 
 __all__ = ["Footprint", "Program", "arrange", "fastest", "run_masks"]
 
@@ -70,6 +70,7 @@ class Program:
     mode: Mode
     rows_independent: bool
     footprint: Footprint = Footprint()
+    notes: tuple[str, ...] = ()
     replay: Replay = field(default_factory=Replay, repr=False, compare=False)
 
     @property
@@ -115,7 +116,8 @@ def _one_by_one(program: Program, forward: Forward, batch: Batch, masks: Masks, 
     for t in range(passes):
         own = [None if m is None else m[t] for m in masks]
         fresh = batch.map(torch.clone, batch.rows)
-        out.append(play(program.model, forward, fresh, program.sites, own, inplace=True, started=started))
+        one = play(program.model, forward, fresh, program.sites, own, writes=True, started=started)
+        out.append(one.clone())  # a model may return the same memory every time
     return torch.stack(out)
 
 
@@ -141,8 +143,8 @@ def _on_repeated_rows(
         return _on_neighbouring_rows(program, forward, batch, masks, started)
     tiled = batch.map(lambda t: t.repeat(passes, *(1,) * (t.dim() - 1)), passes * batch.rows)
     own = [None if m is None else _tile(m, site, batch.rows) for m, site in zip(masks, program.sites, strict=True)]
-    out = play(program.model, forward, tiled, program.sites, own, inplace=True, started=started)
-    return out.reshape(passes, batch.rows, -1)  # type: ignore[no-any-return]
+    out = play(program.model, forward, tiled, program.sites, own, writes=True, started=started)
+    return out.clone().reshape(passes, batch.rows, -1)  # type: ignore[no-any-return]
 
 
 def _on_neighbouring_rows(
@@ -159,8 +161,8 @@ def _on_neighbouring_rows(
         elif mask is not None:
             mask = mask.movedim(0, 1).flatten(0, 1)
         own.append(mask)
-    out = play(program.model, forward, tiled, program.sites, own, inplace=True, started=started)
-    return out.reshape(batch.rows, passes, -1).transpose(0, 1)  # type: ignore[no-any-return]
+    out = play(program.model, forward, tiled, program.sites, own, writes=True, started=started, check_shapes=False)
+    return out.clone().reshape(batch.rows, passes, -1).transpose(0, 1)  # type: ignore[no-any-return]
 
 
 _RUN: dict[Mode, Callable[..., Tensor]] = {"vmap": _vmapped, "rows": _on_repeated_rows, "loop": _one_by_one}
@@ -203,12 +205,6 @@ def fastest(program: Program, forward: Forward, batch: Batch) -> tuple[Program, 
         probe, passes = batch, max(_PASSES, -(-_MANY // batch.rows))  # rows may change places where there are many
     masks = [_coins(site, probe.rows, batch.device, passes) for site in program.sites]
     expected = run_masks(program, forward, probe, masks)
-    if (
-        program.rows_independent
-        and probe.rows == 2
-        and not _rows_follow_masks(program, forward, probe, masks, expected)
-    ):
-        program = replace(program, rows_independent=False)
     reasons: list[str] = []
     for mode in _candidates(program):
         candidate = replace(program, mode=mode)
@@ -217,30 +213,25 @@ def fastest(program: Program, forward: Forward, batch: Batch) -> tuple[Program, 
             if not slow:
                 return replace(candidate, footprint=_measure(candidate, forward, batch)), "; ".join(reasons)
             reasons.append(slow)
-        except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+        except Exception as error:  # whatever a model has against being batched
             reasons.append(f"{mode}: {str(error).splitlines()[0][:200]}")
     return replace(program, footprint=_measure(program, forward, batch)), "; ".join(reasons)
 
 
 def _candidates(program: Program) -> tuple[Mode, ...]:
     of_weights = any(site.row_axis is None and site.splits_by_row for site in program.active)
-    return ("vmap",) if of_weights or not program.rows_independent else ("vmap", "rows")
+    ways: list[Mode] = [] if any(site.in_kernel for site in program.active) else ["vmap"]
+    return tuple(ways) if of_weights or not program.rows_independent else (*ways, "rows")
 
 
 def _coins(site: Site, rows: int, device: torch.device, passes: int = _PASSES) -> Tensor | None:
     if not site.active:
         return None
     keys = derive(pass_keys(0, 0, 0, range(passes), device), site.index)
-    return arrange(bernoulli(keys, site.units, 0.5, rows if site.row_axis is not None else 1), site, rows)
-
-
-def _rows_follow_masks(program: Program, forward: Forward, probe: Batch, masks: Masks, expected: Tensor) -> bool:
-    """Whether flipping all masks of the first row leaves the output of the second alone."""
-    flipped = [None if mask is None else mask[:1].clone() for mask in masks]
-    for site, mask in zip(program.sites, flipped, strict=True):
-        if mask is not None and site.row_axis is not None:
-            mask.narrow(site.row_axis + 1, 0, site.shape[site.row_axis]).bitwise_xor_(1)
-    return same(run_masks(program, forward, probe, flipped)[0, 1:], expected[0, 1:])
+    own = rows if site.row_axis is not None else 1
+    if site.law != "bernoulli":
+        return arrange(numbers(keys, site.law, site.units, own), site, rows)
+    return arrange(bernoulli(keys, site.units, 0.5, own), site, rows)
 
 
 def _compare(candidate: Program, forward: Forward, probe: Batch, masks: Masks, expected: Tensor) -> str:
@@ -248,7 +239,7 @@ def _compare(candidate: Program, forward: Forward, probe: Batch, masks: Masks, e
     with _FILTERS, warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         got = run_masks(candidate, forward, probe, masks)
-    if not same(got, expected):
+    if not outputs_close(got, expected):
         return f"{candidate.mode} gives other outputs than a loop"
     drops = [str(w.message).splitlines()[0][:200] for w in heard if "performance drop" in str(w.message)]
     return f"{candidate.mode}: {drops[0]}" if drops else ""
@@ -256,7 +247,7 @@ def _compare(candidate: Program, forward: Forward, probe: Batch, masks: Masks, e
 
 def _measure(program: Program, forward: Forward, batch: Batch) -> Footprint:
     """Memory of a chunk, from runs on two and on three rows."""
-    masks_per_row = sum(s.units for s in program.active) + 2 * max(s.units for s in program.active)
+    masks_per_row = sum(s.mask_bytes for s in program.active) + 2 * max(s.mask_bytes for s in program.active)
     if not program.rows_split or batch.rows < 3:
         rows = batch.rows if not program.rows_split else min(batch.rows, 2)
         fixed, growing = _peaks(program, forward, batch[:rows])
@@ -271,7 +262,7 @@ def _peaks(program: Program, forward: Forward, batch: Batch) -> tuple[float, flo
     """Bytes that a chunk holds whatever its passes, and bytes per pass."""
     masks = [_coins(site, batch.rows, batch.device) for site in program.sites]
     started: list[bool] = []
-    watch = Watch()
+    watch = MemoryWatch()
 
     def start() -> None:
         if not started:

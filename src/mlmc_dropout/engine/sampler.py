@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mlmc_dropout.engine.data import Batch, Structure, batches_of, even_parts
-from mlmc_dropout.engine.masks import bernoulli, derive, latin_hypercube, pass_keys
+from mlmc_dropout.engine.census import take_census
+from mlmc_dropout.engine.data import Batch, Structure, batches_of, even_parts, positional_arguments
+from mlmc_dropout.engine.masks import bernoulli, derive, latin_hypercube, numbers, pass_keys, stratified_numbers
 from mlmc_dropout.engine.passes import Program, arrange, fastest, run_masks
-from mlmc_dropout.engine.sites import Recorder, Site, find_sites
+from mlmc_dropout.engine.sites import Site, choose
 from mlmc_dropout.errors import InputError, ModelError
 
 __all__ = ["DEFAULT_MEMORY_LIMIT", "DropoutSampler", "FallbackWarning", "Program"]
@@ -89,7 +90,7 @@ class DropoutSampler:
 
     def batches(self, x: Any) -> Iterator[Batch]:
         """The inputs as batches on the model's device."""
-        return batches_of(x, self.device, self.dtype)
+        return batches_of(x, self.device, self.dtype, positional_arguments(self.model))
 
     def sites(self, x: Any) -> tuple[Site, ...]:
         """The dropout sites a forward pass on ``x`` meets."""
@@ -109,17 +110,15 @@ class DropoutSampler:
 
     def prepare(self, batch: Batch) -> Program:
         """Look at the model on a few rows of ``batch``; refuse what cannot be controlled."""
-        found = find_sites(self.model, self._forward, batch, self.include, self.exclude, self.rates)
-        if not any(site.active for site in found.sites):
-            met = [f"{site.name} (p={site.p})" for site in found.sites]
+        found = take_census(self.model, self._call, batch, self.memory_limit)
+        sites = choose(found.sites, self.include, self.exclude, self.rates)
+        if not any(site.active for site in sites):
+            met = [f"{site.name} (p={site.p})" for site in sites]
             raise ModelError(
                 f"no active dropout was found: the forward pass meets {met or 'no dropout at all'}; "
                 "MC dropout needs at least one site with 0 < p < 1 that is not excluded"
             )
-        few = batch[: min(batch.rows, 2)]
-        with torch.no_grad(), Recorder(found.model):
-            structure = Structure.of(self._call(found.model, few.map(torch.clone, few.rows)), few.rows)
-        program = Program(found.model, found.sites, structure, "loop", found.rows_independent)
+        program = Program(found.model, sites, found.structure, "loop", found.rows_independent, notes=found.notes)
         program, reason = fastest(program, self._forward, batch)
         self._check_shared(program)
         if reason and not self._warned:
@@ -182,7 +181,7 @@ class DropoutSampler:
     def _mask_bytes(self, program: Program, rows: int) -> int:
         """Bytes of the masks of one pass."""
         own = rows if self.masks == "independent" else 1
-        return sum(site.units * (own if site.row_axis is not None else 1) for site in program.active)
+        return sum(site.mask_bytes * (own if site.row_axis is not None else 1) for site in program.active)
 
     def _chunks(
         self, program: Program, batch: Batch, keys: Tensor, first_row: int, size: int, designs: int | None
@@ -203,7 +202,7 @@ class DropoutSampler:
                 yield program.repeatedly(run, (self, *batch.values), own)
 
     def draw(self, site: Site, keys: Tensor, rows: int, first_row: int, designs: int | None = None) -> Tensor | None:
-        """Keep masks of a site for several passes: uint8 (passes, *mask), rows of length 1 where shared."""
+        """Masks of a site for several passes, (passes, *mask): keep bits or numbers; rows of length 1 where shared."""
         if not site.active:
             return None
         per_row = site.row_axis is not None and self.masks == "independent"
@@ -211,11 +210,16 @@ class DropoutSampler:
         if not site.splits_by_row:  # a mask of the whole batch: the next batch has another
             own = derive(own, first_row)
         count, start = (rows, first_row) if per_row else (1, 0)
-        if designs is None:
-            keep = bernoulli(own, site.units, site.p, count, start)
+        dtype = self.dtype or torch.float32
+        if site.law == "bernoulli" and designs is None:
+            drawn = bernoulli(own, site.units, site.p, count, start)
+        elif site.law == "bernoulli":
+            drawn = latin_hypercube(own, designs or 1, site.units, site.p, count, start).flatten(0, 1)
+        elif designs is None:
+            drawn = numbers(own, site.law, site.units, count, start, dtype)
         else:
-            keep = latin_hypercube(own, designs, site.units, site.p, count, start).flatten(0, 1)
-        return arrange(keep, site, rows)
+            drawn = stratified_numbers(own, site.law, designs, site.units, count, start, dtype).flatten(0, 1)
+        return arrange(drawn, site, rows)
 
     def passes_at_once(self, program: Program, rows: int) -> int:
         """Passes of ``rows`` rows that a chunk holds."""

@@ -251,7 +251,7 @@ def _values(places: Any) -> Iterator[int]:
 
 
 def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else id(tensor)
 
 
 def _filled(place: Any, values: dict[int, Any]) -> Any:
@@ -266,6 +266,8 @@ def _identity(value: Any) -> Any:
     """What tells an input, unchanged since, from another one."""
     if not isinstance(value, Tensor):
         return value if isinstance(value, int) else id(value)
+    if value.layout != torch.strided:
+        return id(value), version(value)
     return value.data_ptr(), value.dtype, value.shape, value.stride(), version(value)
 
 

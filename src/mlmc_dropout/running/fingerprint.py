@@ -42,8 +42,7 @@ def of_run(sampler: DropoutSampler, method: Chooser, seed: int) -> dict[str, Any
 
 def of_inputs(batch: Batch) -> str:
     """A hash of all inputs of a batch."""
-    named = [*((str(i), value) for i, value in enumerate(batch.args)), *batch.kwargs.items()]
-    return _of_tensors(named)
+    return _of_tensors(batch.named.items())
 
 
 def probe(source: Source) -> list[float]:
@@ -81,7 +80,8 @@ def _of_tensors(named: Iterable[tuple[str, Any]]) -> str:
         digest.update(name.encode())
         if isinstance(value, Tensor):
             digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
-            flat = value.detach().cpu().contiguous().flatten()
+            dense = value if value.layout == torch.strided else value.to_dense()
+            flat = dense.detach().cpu().contiguous().flatten()
             digest.update(flat.view(torch.uint8).numpy().data)
         else:
             digest.update(repr(value).encode())

@@ -1,0 +1,191 @@
+"""Every kernel that draws random numbers, seen below all Python code, and given its numbers by us.
+
+:class:`KernelMode` is a torch-dispatch mode: whichever way a kernel was called -- from a module, a function,
+TorchScript or C++ -- it passes by here. The kernels of three laws can be given their numbers: Bernoulli, uniform and normal
+(those of exponential numbers and of randomised leaky ReLU follow from uniform ones). All others are refused.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mlmc_dropout.errors import ModelError
+
+__all__ = ["KernelMode", "Supplier", "draws", "location", "moved_generators", "running_module"]
+
+aten = torch.ops.aten
+
+
+class Supplier(Protocol):
+    """Whoever has the random numbers."""
+
+    def draw(self, law: str, p: float, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Numbers of the given shape: keep bits (0 with probability ``p``), uniform in [0, 1), or standard normal."""
+
+
+def draws(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a kernel call draws random numbers: kernels are marked if they ever do."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    given = _by_name(func, args, kwargs)
+    if "attention" in func.name():
+        return bool(given.get("dropout_p", 0.0))
+    if func.overloadpacket is aten.native_dropout:
+        return bool(given.get("train", True)) and given["p"] > 0
+    return bool(given.get("training", True))  # rrelu_with_noise has such an argument
+
+
+class KernelMode(TorchDispatchMode):
+    """Gives kernels that draw random numbers those of ``supplier``."""
+
+    def __init__(self, supplier: Supplier) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.supplier = supplier
+
+    def __torch_dispatch__(self, func: Any, classes: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not draws(func, args, kwargs):
+            return func(*args, **kwargs)
+        rule = _KERNELS.get(func.overloadpacket)
+        if rule is None:
+            raise ModelError(
+                f"the forward pass draws random numbers with {func.name()} at {location()}, which cannot be "
+                "controlled; write it with torch.nn.functional.dropout, or remove it for inference"
+            )
+        return rule(self.supplier, func, _by_name(func, args, kwargs))
+
+
+def _by_name(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a kernel call by name, defaults included."""
+    names = [argument.name for argument in func._schema.arguments]
+    defaults = {a.name: a.default_value for a in func._schema.arguments if a.default_value is not None}
+    return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+
+
+# ------------------------------------------------------------------------------------- kernels
+
+
+def _like(source: Supplier, law: str, p: float, x: Tensor) -> Tensor:
+    return source.draw(law, p, tuple(x.shape), x.dtype, x.device)
+
+
+def _bernoulli(source: Supplier, func: Any, a: dict[str, Any]) -> Tensor:
+    x, p = a["self"], a.get("p", a["self"])
+    if isinstance(p, Tensor):  # a probability for each entry
+        value = (_like(source, "uniform", 0.0, x) < p).to(x.dtype)
+    else:
+        value = _like(source, "bernoulli", 1.0 - p, x).to(x.dtype)
+    return x.copy_(value) if func.overloadpacket is aten.bernoulli_ else value
+
+
+def _native_dropout(source: Supplier, func: Any, a: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    x, p = a["input"], a["p"]
+    keep = _like(source, "bernoulli", p, x).to(x.dtype)
+    return x * keep * (1.0 / (1.0 - p) if p < 1 else 0.0), keep.bool()
+
+
+def _new(source: Supplier, func: Any, a: dict[str, Any]) -> Tensor:
+    """New numbers, of a size or like a tensor."""
+    law = "normal" if "randn" in func.name() else "uniform"
+    if "self" in a:
+        x = a["self"]
+        return source.draw(law, 0.0, tuple(x.shape), a.get("dtype") or x.dtype, a.get("device") or x.device)
+    dtype = a.get("dtype") or torch.get_default_dtype()
+    return source.draw(law, 0.0, tuple(a["size"]), dtype, a.get("device") or torch.device("cpu"))
+
+
+def _fill(law: str, change: Callable[[Tensor, dict[str, Any]], Tensor]) -> Callable[..., Tensor]:
+    """In-place kernels: a function of standard numbers."""
+
+    def rule(source: Supplier, func: Any, a: dict[str, Any]) -> Tensor:
+        return a["self"].copy_(change(_like(source, law, 0.0, a["self"]), a))  # type: ignore[no-any-return]
+
+    return rule
+
+
+def _normal(source: Supplier, func: Any, a: dict[str, Any]) -> Tensor:
+    mean, std = a["mean"], a["std"]
+    like = next((t for t in (mean, std) if isinstance(t, Tensor)), None)
+    if like is None:
+        dtype = a.get("dtype") or torch.get_default_dtype()
+        z = source.draw("normal", 0.0, tuple(a["size"]), dtype, a.get("device") or torch.device("cpu"))
+        return mean + std * z  # type: ignore[no-any-return]
+    shape = torch.broadcast_shapes(*(t.shape for t in (mean, std) if isinstance(t, Tensor)))
+    return mean + std * source.draw("normal", 0.0, tuple(shape), like.dtype, like.device)  # type: ignore[no-any-return]
+
+
+def _rrelu(source: Supplier, func: Any, a: dict[str, Any]) -> Tensor:
+    x = a["self"]
+    slope = a["lower"] + (a["upper"] - a["lower"]) * _like(source, "uniform", 0.0, x)
+    slope = torch.where(x <= 0, slope, torch.ones_like(slope))
+    a["noise"].copy_(slope)
+    out: Tensor = x * slope
+    return x.copy_(out) if func.overloadpacket is aten.rrelu_with_noise_ else out
+
+
+_KERNELS: dict[Any, Callable[..., Any]] = {
+    aten.bernoulli: _bernoulli,
+    aten.bernoulli_: _bernoulli,
+    aten.native_dropout: _native_dropout,
+    aten.rand: _new,
+    aten.rand_like: _new,
+    aten.randn: _new,
+    aten.randn_like: _new,
+    aten.uniform_: _fill("uniform", lambda u, a: a["from"] + (a["to"] - a["from"]) * u),
+    aten.normal_: _fill("normal", lambda z, a: a["mean"] + a["std"] * z),
+    aten.exponential_: _fill("uniform", lambda u, a: torch.log1p(-u) / -a["lambd"]),
+    aten.normal: _normal,
+    aten.rrelu_with_noise: _rrelu,
+    aten.rrelu_with_noise_: _rrelu,
+}
+
+
+# ------------------------------------------------------------------------------------ where it was
+
+
+def _frames() -> Iterator[types.FrameType]:
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def running_module() -> nn.Module | None:
+    """The innermost module being run, read off the Python stack."""
+    owners = (frame.f_locals.get("self") for frame in _frames())
+    return next((owner for owner in owners if isinstance(owner, nn.Module)), None)
+
+
+_OURS = str(Path(__file__).parents[1])
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def location() -> str:
+    """The line of the user's code that is being run, for messages: ``MyLayer.forward, model.py line 12``."""
+    for frame in _frames():
+        file = frame.f_code.co_filename
+        if not file.startswith((_OURS, _TORCH, "<")) or file.startswith(("<stdin", "<ipython", "<string")):
+            return f"{frame.f_code.co_qualname} ({Path(file).name}, line {frame.f_lineno})"
+    return "the forward pass"
+
+
+def moved_generators(run: Callable[[], Any]) -> list[str]:
+    """The global generators that moved while ``run`` was called: a look at what no dispatch mode sees."""
+    before = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002 (to see who uses it)
+    run()
+    moved = {
+        "torch": not torch.equal(before[0], torch.get_rng_state()),
+        "numpy.random": not all(map(np.array_equal, before[1], np.random.get_state())),  # noqa: NPY002
+        "random": before[2] != random.getstate(),
+    }
+    return [name for name, has_moved in moved.items() if has_moved]
