@@ -27,8 +27,8 @@ EXPECTED = {
     "attention": [("att.attention", "attention", 0.2, (1, 2, 5, 5))],
     "attention_weights": [("att.dropout", "dropout", 0.2, (2, 5, 5))],
     "fused_attention": [("attention", "attention", 0.25, (1, 2, 5, 5))],
-    "lstm": [("net.recurrent", "recurrent", 0.3, (1, 5, 6))],
-    "gru": [(f"net.recurrent#{n}", "recurrent", 0.2, (1, 5, 10)) for n in (1, 2)],
+    "lstm": [("net.recurrent", "recurrent", 0.3, (5, 1, 6))],
+    "gru": [(f"net.recurrent#{n}", "recurrent", 0.2, (5, 1, 10)) for n in (1, 2)],
     "weight_dropout": [("dropout", "dropout", 0.2, (12, 3))],
     "packed_lstm": [("net.recurrent", "recurrent", 0.3, (12, 6))],
 }  # fmt: skip
@@ -178,8 +178,9 @@ class DropPath(nn.Module):
 
 def test_stochastic_depth_is_a_site_of_its_own_kind() -> None:
     model = nn.Sequential(nn.Dropout(0.1), DropPath(), nn.RReLU()).eval()
+    x = torch.randn(3, 4)
     before = torch.random.get_rng_state()
-    sites = DropoutSampler(model).sites(torch.randn(3, 4))
+    sites = DropoutSampler(model).sites(x)
     assert [(s.name, s.kind, s.shape) for s in sites] == [
         ("0", "dropout", (1, 4)),
         ("1", "path", (1, 1)),

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from mlmc_dropout.engine.data import Batch, Structure
 from mlmc_dropout.engine.isolation import Isolated, isolate
 from mlmc_dropout.engine.proof import ShapesFollowRowsError, prove, rows_split
@@ -64,6 +66,17 @@ def take_census(model: Any, call: Call, batch: Batch, memory_limit: int) -> Foun
     Raises:
         ModelError: If random numbers cannot be controlled, or the proof fails.
     """
+    if not torch.is_inference_mode_enabled() and not any(map(_made_for_inference, batch.values)):
+        return _census(model, call, batch, memory_limit)
+    with torch.inference_mode(False):  # where kernels are seen in their parts
+        return _census(model, call, batch.map(torch.clone, batch.rows), memory_limit)
+
+
+def _made_for_inference(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_inference()
+
+
+def _census(model: Any, call: Call, batch: Batch, memory_limit: int) -> Found:
     copy = isolate(model)
     look = Look(copy, call, {id(module): name for module, name in copy.modules.items()})
     few, whole = _small_and_large(look, batch, memory_limit)

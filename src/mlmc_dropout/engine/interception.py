@@ -73,11 +73,11 @@ class Interceptor(TorchFunctionMode):
     """Catches every dropout and every other draw of a forward pass; subclasses implement :meth:`drop` and :meth:`draw`.
 
     Attributes:
-        writes: Whether functions that work in place may do so. Under vmap a tensor without passes cannot hold
-            the values of many, and the values are only returned.
+        fills: Whether functions that fill a tensor with random numbers may do so. Under vmap a tensor without passes
+            cannot hold the numbers of many, and they are only returned.
     """
 
-    writes = True
+    fills = True
 
     def drop(self, kind: str, x: Tensor, p: float, training: bool, shape: tuple[int, ...], inplace: bool) -> Tensor:
         """Called for each dropout: ``shape`` is that of the mask."""
@@ -231,6 +231,9 @@ def _recurrent(mode: Interceptor, func: Any, input: Tensor, *rest: Any) -> tuple
     if layers == 1 or p == 0.0:
         return func(input, *rest)  # type: ignore[no-any-return]
     directions = 2 if tail[0] else 1
+    batch_first = not lead and tail[1]
+    if batch_first:  # torch's own masks are time-first, too
+        input, tail = input.transpose(0, 1), [tail[0], False]
     per_layer = len(weights) // layers
     states: list[Any] = []
     for layer in range(layers):
@@ -241,7 +244,8 @@ def _recurrent(mode: Interceptor, func: Any, input: Tensor, *rest: Any) -> tuple
         states.append(state)
         if layer < layers - 1:
             input = mode.drop("recurrent", input, p, training, tuple(input.shape), False)
-    return (input, *(torch.cat(parts) for parts in zip(*states, strict=True)))
+    output = input.transpose(0, 1) if batch_first else input
+    return (output, *(torch.cat(parts) for parts in zip(*states, strict=True)))
 
 
 # ---------------------------------------------------------------------------- hand-made randomness
@@ -249,7 +253,7 @@ def _recurrent(mode: Interceptor, func: Any, input: Tensor, *rest: Any) -> tuple
 
 def _put(mode: Interceptor, x: Tensor, value: Tensor) -> Tensor:
     """What a function returns that fills ``x``."""
-    return x.copy_(value) if mode.writes else value.to(x.dtype)
+    return x.copy_(value) if mode.fills else value.to(x.dtype)
 
 
 def _numbers_like(mode: Interceptor, law: str, x: Tensor, p: float = 0.0) -> Tensor:

@@ -39,7 +39,7 @@ _CONTAINERS = (dict, list, set, collections.deque)
 # Objects of these packages are used as they are: they hold no modules of the model, or (trainers) far too much.
 _FOREIGN = frozenset(
     {*sys.stdlib_module_names, "torch", "torchvision", "numpy", "pandas", "lightning", "pytorch_lightning", "skorch"}
-) - {"__main__", "types"}
+) - {"__main__"}
 _LIBRARIES = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -237,6 +237,11 @@ class _Copier:
         kind = type(values)
         return self.remember(values, tuple.__new__(kind, parts))
 
+    def _namespace(self, value: types.SimpleNamespace, name: str) -> Any:
+        copy = self.remember(value, types.SimpleNamespace())
+        copy.__dict__.update({key: self.copy(part, f"{name}.{key}") for key, part in value.__dict__.items()})
+        return copy
+
     def _object(self, value: Any, name: str) -> Any:
         """An instance of a class written in Python: its attributes are copied."""
         kind = type(value)
@@ -303,6 +308,7 @@ _RULES: tuple[tuple[Any, Callable[..., Any]], ...] = (
     (types.FunctionType, _Copier._function),
     (types.MethodType, _Copier._method),
     (functools.partial, _Copier._partial),
+    (types.SimpleNamespace, _Copier._namespace),
 )
 
 

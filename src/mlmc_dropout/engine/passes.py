@@ -7,6 +7,7 @@ and failing that pass by pass. Each way has to reproduce the pass-by-pass loop b
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -103,6 +104,10 @@ class Program:
 def run_masks(program: Program, forward: Forward, batch: Batch, masks: Masks) -> Tensor:
     """A chunk of passes with explicit masks, each (passes, *mask): outputs (passes, rows, width)."""
     with torch.no_grad():
+        if program.mode == "rows":
+            with contextlib.suppress(Exception):  # a model may not take as many rows as there are passes
+                return _on_repeated_rows(program, forward, batch, masks, _nothing)
+            return _one_by_one(program, forward, batch, masks, _nothing)
         return _RUN[program.mode](program, forward, batch, masks, _nothing)
 
 
@@ -126,7 +131,7 @@ def _vmapped(program: Program, forward: Forward, batch: Batch, masks: Masks, sta
         left = iter(chosen)
         own = [None if m is None else next(left) for m in masks]
         fresh = batch.map(torch.clone, batch.rows)
-        return play(program.model, forward, fresh, program.sites, own, started=started)  # type: ignore[no-any-return]
+        return play(program.model, forward, fresh, program.sites, own, started=started, fills=False)  # type: ignore[no-any-return]
 
     given = [m for m in masks if m is not None]
     if all(batch.rows * site.units % _VECTOR == 0 for site in program.active):

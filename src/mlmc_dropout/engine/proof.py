@@ -21,6 +21,7 @@ from mlmc_dropout.errors import ModelError
 
 __all__ = ["ShapesFollowRowsError", "prove", "rows_split"]
 
+_LOOKS = 3
 _PROVED = 48  # rows: from the beginning, the middle and the end of a batch
 
 
@@ -34,7 +35,7 @@ def prove(look: Look, sites: Sequence[Site], batch: Batch, by_row: bool) -> tupl
     if not look.training:  # there is no real pass to compare with
         return _coins(sites, probe), probe
     with _watching_modules(look.copy) as strangers:
-        real, given = look.real(probe)
+        real, given = _controlled(look, probe)
     _warn_of_strangers(strangers())
     _warn_of_statistics(look.copy.restore())
     masks = _matched(sites, given, probe.rows)
@@ -42,6 +43,23 @@ def prove(look: Look, sites: Sequence[Site], batch: Batch, by_row: bool) -> tupl
     if not outputs_close(ours, real):
         raise ModelError(_why_different(look, probe, ours, real))
     return masks, probe
+
+
+def _controlled(look: Look, probe: Batch) -> tuple[Tensor, list[Given]]:
+    """A real pass without numbers that do not come from torch.
+
+    Other threads may draw from the global generators of numpy and Python; three passes in a row are no accident.
+    """
+    passes: list[tuple[Tensor, list[Given]]] = []
+    moved = {"numpy.random", "random"}
+    for _ in range(_LOOKS):
+        moved &= set(moved_generators(lambda: passes.append(look.real(probe))))
+        if not moved:
+            return passes[0]
+    raise ModelError(
+        f"the forward pass draws random numbers with {' and '.join(sorted(moved))}, which cannot be controlled; "
+        "write it with torch.nn.functional.dropout, or remove it for inference"
+    )
 
 
 def _matched(sites: Sequence[Site], given: Sequence[Given], rows: int) -> list[Tensor | None]:
@@ -53,8 +71,6 @@ def _matched(sites: Sequence[Site], given: Sequence[Given], rows: int) -> list[T
         if site.active:
             _check_draw(site, draw)
         values = draw.values if draw is not None and site.active else None
-        if values is not None and site.kind == "recurrent" and values.shape != full_shape(site, rows):
-            values = values.transpose(0, 1)  # torch's recurrent layers put the time first
         if values is not None and values.shape != full_shape(site, rows):
             raise ShapesFollowRowsError
         masks.append(values)

@@ -1,12 +1,13 @@
 """Every kernel that draws random numbers, seen below all Python code, and given its numbers by us.
 
 :class:`KernelMode` is a torch-dispatch mode: whichever way a kernel was called -- from a module, a function,
-TorchScript or C++ -- it passes by here. The kernels of three laws can be given their numbers: Bernoulli, uniform and normal
+TorchScript or C++ -- it passes by here. Kernels of three laws can be given numbers: Bernoulli, uniform and normal
 (those of exponential numbers and of randomised leaky ReLU follow from uniform ones). All others are refused.
 """
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
 import types
@@ -54,6 +55,9 @@ class KernelMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, classes: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if _composite(func):  # arrives in one piece in inference mode only; its parts may draw
+            with self:
+                return func.decompose(*args, **kwargs)
         if not draws(func, args, kwargs):
             return func(*args, **kwargs)
         rule = _KERNELS.get(func.overloadpacket)
@@ -63,6 +67,13 @@ class KernelMode(TorchDispatchMode):
                 "controlled; write it with torch.nn.functional.dropout, or remove it for inference"
             )
         return rule(self.supplier, func, _by_name(func, args, kwargs))
+
+
+@functools.cache
+def _composite(func: Any) -> bool:
+    """Whether a kernel is made of others."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
 
 
 def _by_name(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

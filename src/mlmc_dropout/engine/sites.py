@@ -177,9 +177,10 @@ class Player(Interceptor):
     Args:
         sites: All sites of the forward pass.
         masks: Their masks; ``None`` holds a site at its mean.
-        writes: Whether functions that work in place may do so.
+        writes: Whether dropout in place changes its argument.
         started: Called before each mask is applied.
         rows: Input rows of the pass, from which the shapes of masks follow; ``None``: shapes are not checked.
+        fills: Whether functions that fill a tensor with random numbers may do so: not under vmap.
     """
 
     def __init__(
@@ -189,10 +190,11 @@ class Player(Interceptor):
         writes: bool = False,
         started: Callable[[], None] | None = None,
         rows: int | None = None,
+        fills: bool = True,
     ) -> None:
         super().__init__()
         self._sites, self._masks, self._rows, self._started = sites, masks, rows, started
-        self.writes = writes
+        self.fills, self._writes = fills, writes
         self.met = 0
 
     def drop(self, kind: str, x: Tensor, p: float, training: bool, shape: tuple[int, ...], inplace: bool) -> Tensor:
@@ -200,7 +202,7 @@ class Player(Interceptor):
         if keep is None:
             return x
         out = apply_mask(kind, x, keep, site.p)
-        return x.copy_(out) if inplace and self.writes else out
+        return x.copy_(out) if inplace and self._writes else out
 
     def draw(self, law: str, p: float, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
         site, numbers = self._next(law, p, shape)
@@ -249,6 +251,7 @@ def play(
     writes: bool = False,
     started: Callable[[], None] | None = None,
     check_shapes: bool = True,
+    fills: bool = True,
 ) -> Any:
     """One forward pass with the mask of every site given.
 
@@ -258,9 +261,10 @@ def play(
         batch: The inputs.
         sites: The sites that the pass will meet, in order.
         masks: Their masks; ``None``: nothing is drawn there.
-        writes: Let functions that work in place do so, as torch would.
+        writes: Let dropout in place change its argument, as torch would.
         started: Called before each mask is applied.
         check_shapes: Whether masks must have the shapes that follow from the number of rows.
+        fills: Let functions fill tensors with random numbers, as torch would: not under vmap.
 
     Returns:
         What ``forward`` returns.
@@ -268,7 +272,7 @@ def play(
     Raises:
         ModelError: If the pass meets other sites, rates or shapes.
     """
-    player = Player(sites, masks, writes, started, batch.rows if check_shapes else None)
+    player = Player(sites, masks, writes, started, batch.rows if check_shapes else None, fills)
     kernels = KernelMode(player) if any(site.in_kernel for site in sites) else contextlib.nullcontext()
     with kernels, player:
         out = forward(model, batch)

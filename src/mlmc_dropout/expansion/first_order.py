@@ -81,7 +81,7 @@ class Expansion:
 def supported(program: Program) -> bool:
     """Whether there are keep bits and each belongs to one input row, so that rows can be differentiated together."""
     axes = [s.row_axis for s in program.active if expandable(s)]
-    split = all(s.splits_by_row for s in program.active)
+    split = all(s.splits_by_row for s in program.active) and not any(s.in_kernel for s in program.sites)
     return program.rows_independent and split and bool(axes) and None not in axes
 
 
@@ -117,8 +117,10 @@ def contract(
 class Probe(Player):
     """Notes the inputs of the sites and adds nudges to their outputs."""
 
-    def __init__(self, sites: Sequence[Site], masks: Sequence[Tensor | None], nudges: dict[int, Tensor]) -> None:
-        super().__init__(sites, masks, False)
+    def __init__(
+        self, sites: Sequence[Site], masks: Sequence[Tensor | None], nudges: dict[int, Tensor], fills: bool = True
+    ) -> None:
+        super().__init__(sites, masks, fills=fills)
         self.inputs: dict[int, Tensor] = {}
         self._nudges = nudges
 

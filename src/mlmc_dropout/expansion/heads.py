@@ -117,7 +117,7 @@ def reduced_passes(
     def one(*chosen: Tensor) -> tuple[Tensor, Tensor]:
         left = iter(chosen)
         own = [None if m is None else next(left) for m in masks]
-        with (probe := Probe(program.sites, own, {})):
+        with (probe := Probe(program.sites, own, {}, fills=False)):
             h = sampler._forward(program.model, batch.map(torch.clone, batch.rows))
         s2 = torch.zeros_like(h)
         for head in heads:

@@ -147,7 +147,9 @@ def _backward(
     def one(*chosen: Tensor) -> Tensor:
         own = dict(zip(masks, chosen, strict=True))
         fresh = batch.map(torch.clone, batch.rows)
-        return play(program.model, sampler._forward, fresh, program.sites, [own.get(s.index) for s in program.sites])  # type: ignore[no-any-return]
+        given = [own.get(s.index) for s in program.sites]
+        fills = program.mode != "vmap"
+        return play(program.model, sampler._forward, fresh, program.sites, given, fills=fills)  # type: ignore[no-any-return]
 
     def together() -> Tensor:
         return vmap(one, randomness="error")(*given)

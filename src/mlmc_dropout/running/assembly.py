@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from mlmc_dropout.engine.data import Structure
+from mlmc_dropout.errors import ModelError
 from mlmc_dropout.estimators import LevelEstimate, Method
 from mlmc_dropout.result import LEVEL_ARRAYS, LevelStats, Result, Status
 from mlmc_dropout.running.rounds import Outcome, Run
@@ -43,12 +44,20 @@ class Harvest:
         self.stopped = False  # by the user
         self._finished: dict[int, Outcome] = {}
         self._first: tuple[Method, Structure, int] | None = None
+        self._remarks: dict[str, None] = {}  # on the model, every one once
 
     def open(self, run: Run) -> None:
         """A new batch of inputs."""
+        program = run.source.program
+        if self._first is not None and program.structure != self._first[1]:
+            raise ModelError(
+                f"batch {run.index} of the inputs gives outputs {program.structure.names()}, earlier ones gave "
+                f"{self._first[1].names()}; give batches of one kind, or select outputs with transform="
+            )
         self.active.append(run)
+        self._remarks.update(dict.fromkeys(program.notes))
         if self._first is None:
-            self._first = run.method, run.source.program.structure, run.source.seed
+            self._first = run.method, program.structure, run.source.seed
 
     def close(self, run: Run) -> None:
         """A batch is finished: keep its outcome, let go of everything else."""
@@ -77,7 +86,7 @@ class Harvest:
             covered = f"The result covers the first {rows} inputs."
             parts[-1] = replace(parts[-1], status=status)
         method, structure, seed = self._first
-        return assemble(method, parts, structure, seed, [covered, *notes], **facts)
+        return assemble(method, parts, structure, seed, [covered, *self._remarks, *notes], **facts)
 
 
 def assemble(
