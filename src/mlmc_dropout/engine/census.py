@@ -94,11 +94,22 @@ def _census(model: Any, call: Call, batch: Batch, memory_limit: int) -> Found:
     except ShapesFollowRowsError:  # and only seemed to grow with their number
         whole = whole if whole.rows == batch.rows else look.record(batch)
         sites, by_row = _as_sites(None, whole)
-        prove(look, sites, batch, by_row)
+        _prove_whole(look, sites, batch)
     copy.restore()
     if not by_row:
         independent = _alike_in_other_company(few, whole, batch)
     return Found(copy.model, sites, whole.structure, independent, tuple(_notes(copy, sites, whole.skipped)))
+
+
+def _prove_whole(look: Look, sites: Sequence[Site], batch: Batch) -> None:
+    try:
+        prove(look, sites, batch, by_row=False)
+    except ShapesFollowRowsError:
+        raise ModelError(
+            "the masks of a pass in training mode do not have the shapes that the dropout sites have: "
+            f"{[(site.name, site.shape) for site in sites if site.active][:4]}; the control flow of the forward pass "
+            "must not depend on random numbers"
+        ) from None
 
 
 def _alike_in_other_company(few: Record | None, whole: Record, batch: Batch) -> bool:

@@ -72,12 +72,15 @@ class Isolated:
             )
             module.__dict__["training"] = on
 
+    def changed(self) -> list[str]:
+        """Names of the buffers that passes have changed."""
+        return [name for name, own, model in self.buffers if own.shape != model.shape or not torch.equal(own, model)]
+
     def restore(self) -> list[str]:
-        """Put the buffers back as they were in the model; the names of those that a pass had changed."""
-        changed = []
+        """Put the buffers back as they are in the model; the names of those that had changed."""
+        changed = self.changed()
         for name, own, original in self.buffers:
-            if own.shape != original.shape or not torch.equal(own, original):
-                changed.append(name)
+            if name in changed:
                 own.data = original.detach().clone()
         return changed
 

@@ -37,7 +37,7 @@ def prove(look: Look, sites: Sequence[Site], batch: Batch, by_row: bool) -> tupl
     with _watching_modules(look.copy) as strangers:
         real, given = _controlled(look, probe)
     _warn_of_strangers(strangers())
-    _warn_of_statistics(look.copy.restore())
+    _warn_of_statistics(look, probe, real)
     masks = _matched(sites, given, probe.rows)
     ours = look.play(sites, probe, masks)
     if not outputs_close(ours, real):
@@ -180,8 +180,13 @@ def _warn_of_strangers(modules: Sequence[nn.Module]) -> None:
         )
 
 
-def _warn_of_statistics(changed: Sequence[str]) -> None:
-    if changed:
+def _warn_of_statistics(look: Look, probe: Batch, real: Tensor) -> None:
+    """Warn of buffers that a pass changes if the next pass depends on them; counters do no harm."""
+    if not look.copy.changed():
+        return
+    again = look.real(probe)[0]
+    changed = look.copy.restore()
+    if not outputs_close(again, real):
         warn(
             f"a pass in training mode changes the buffers {list(changed[:4])}: statistics of batches, which are not "
             "those of single inputs and move from pass to pass; use layers of torch.nn, which stay in evaluation mode"
