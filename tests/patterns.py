@@ -35,7 +35,8 @@ class Pattern:
         modules: The modules whose mode an honest loop switches.
         x: The inputs.
         refused: Words of the error with which it is refused; empty if it is not.
-        warned: Words of the warning; empty if there is none.
+        warned: Words of a warning that the result may not be what is meant; empty if there is none.
+        mentioned: Words of a warning that comes although the result is right.
         hidden: Name of a site whose loss would make the variance wrong, for negative controls.
         options: Further arguments of ``estimate``.
     """
@@ -46,6 +47,7 @@ class Pattern:
     x: Any
     refused: str = ""
     warned: str = ""
+    mentioned: str = ""
     hidden: str = ""
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -367,8 +369,14 @@ class Positions(Net):
 
 
 SMALL = {"memory_limit": 1 << 14}  # holds a few rows: they are split where that is thought to be right
-add("positions", Positions, options=SMALL)
-middle("batch_mean", lambda s, h: F.dropout(torch.relu(s.h(h - h.mean(0))), 0.5, s.training), options=SMALL)
+APART = "cannot be computed in parts"
+add("positions", Positions, options=SMALL, mentioned=APART)
+middle(
+    "batch_mean",
+    lambda s, h: F.dropout(torch.relu(s.h(h - h.mean(0))), 0.5, s.training),
+    options=SMALL,
+    mentioned=APART,
+)
 middle("batch_norm_without_statistics", lambda s, h: F.dropout(F.batch_norm(s.h(h), None, None, training=True), 0.3))
 
 

@@ -22,6 +22,7 @@ from mlmc_dropout.engine.census import take_census
 from mlmc_dropout.engine.data import Batch, Structure, batches_of, even_parts, positional_arguments
 from mlmc_dropout.engine.masks import bernoulli, derive, latin_hypercube, numbers, pass_keys, stratified_numbers
 from mlmc_dropout.engine.passes import Program, arrange, fastest, run_masks
+from mlmc_dropout.engine.recording import warn
 from mlmc_dropout.engine.sites import Site, choose
 from mlmc_dropout.errors import InputError, ModelError
 
@@ -121,6 +122,7 @@ class DropoutSampler:
         program = Program(found.model, sites, found.structure, "loop", found.rows_independent, notes=found.notes)
         program, reason = fastest(program, self._forward, batch)
         self._check_shared(program)
+        self._check_memory(program, batch)
         if reason and not self._warned:
             self._warned = True
             how = "on repeated rows" if program.mode == "rows" else "one by one"
@@ -172,6 +174,15 @@ class DropoutSampler:
             raise ModelError(
                 "masks='shared' needs to know which units belong to which input row, which is not clear "
                 f"at {unclear or 'any site, because rows influence each other'}; use masks='independent'"
+            )
+
+    def _check_memory(self, program: Program, batch: Batch) -> None:
+        needed = program.footprint.bytes(1, batch.rows)
+        if not program.rows_split and needed > self.memory_limit:
+            warn(
+                f"the {batch.rows} rows of a batch depend on each other and cannot be computed in parts: a pass needs "
+                f"about {needed / 2**20:.3g} MiB, above the limit of {self.memory_limit / 2**20:.3g} MiB; give smaller "
+                "batches or a larger memory_limit"
             )
 
     def masks_of_a_row(self, program: Program) -> int:
