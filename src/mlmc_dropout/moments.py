@@ -130,6 +130,14 @@ class MomentBlock:
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.asarray(self.count * s4 / self.s2**2)
 
+    @property
+    def skewness(self) -> Array:
+        """√n s_3/s_2^(3/2); 0 for a symmetric sample, NaN where the sample does not vary."""
+        if self.s3 is None:
+            raise InputError("this block was made with order=2 and knows no third powers: use MomentBlock.of(samples)")
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray(np.sqrt(self.count) * self.s3 / self.s2**1.5)
+
     def _sum_of_fourth_powers(self) -> Array:
         if self.s4 is None:
             raise InputError("this block was made with order=2 and knows no fourth powers: use MomentBlock.of(samples)")

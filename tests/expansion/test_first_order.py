@@ -84,7 +84,7 @@ def test_a_network_linear_in_its_masks_comes_out_exact():
     x = torch.rand(1, 2, dtype=torch.float64)
     mu, mu2, _ = exact_moments(model, x)
     for method in (Stratified(), Stratified(expansion=True)):
-        found = run_method(method, source_of(model, x), 200)
+        found = run_method(method, source_of(model, x), 400)
         assert abs(found.mean[0] - mu) < 1e-12
         assert abs(found.variance[0] - mu2) < 1e-12
         assert found.mean_stderr.max() < 1e-12

@@ -101,7 +101,7 @@ NONE = {
     "argmax": (lambda: made(end=lambda out: out.argmax(-1)), "int64"),
     "votes": (lambda: made(end=lambda out: F.one_hot(out.argmax(-1), 3).float()), "argmax"),
     "threshold": (lambda: made(end=lambda out: (out > 0).float()), "threshold"),
-    "decisions": (lambda: made(end=lambda out: out > 0), "bool"),
+    "decisions": (lambda: made(end=lambda out: out > 0), "derivatives"),
     "integers": (lambda: made(end=lambda out: (4 * out).round().int()), "int32"),
     "detached": (lambda: made(end=torch.Tensor.detach), "detach"),
     "no_grad": (lambda: made(WithoutGrad), "no_grad"),

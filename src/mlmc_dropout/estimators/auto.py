@@ -16,16 +16,17 @@ from mlmc_dropout.estimators.base import Method, Source
 from mlmc_dropout.estimators.pooled import Pooled
 from mlmc_dropout.estimators.stratified import (
     GRADIENT_MASKS,
-    HEAD_COST,
+    SHORT,
     UNKNOWN_BUDGET,
     Stratified,
     affordable,
     as_array,
+    preparing,
     times,
 )
 from mlmc_dropout.expansion.derivatives import DerivativeError
 from mlmc_dropout.expansion.first_order import expansion_of, linearise, supported
-from mlmc_dropout.expansion.heads import heads_of, reduced_passes, served_by
+from mlmc_dropout.expansion.heads import heads_of, proof_cost, reduced_passes, served_by
 from mlmc_dropout.expansion.second_order import curved
 from mlmc_dropout.stopping import PILOT, Goal, doubt
 
@@ -38,7 +39,7 @@ PILOT_PASSES = 32
 PILOT_ROWS = 8
 PILOT_SHARE = 0.05  # of the passes to come: more is not spent on looking
 IN_DOUBT = 3.0  # the second order contains the first: one row has to show this much in favour of the first
-HARMLESS = 0.97  # what designs keep of the accuracy of the variance where they do not add to it
+UNSEEN = 0.05  # the same for derivatives that no pilot has shown to be useful
 TINY = 1e-300
 EXACT = 1e6  # a gain that says that nothing but rounding is left
 FEW = 160  # passes below which there is nothing to choose
@@ -99,14 +100,11 @@ class Auto:
         try:
             if rows:
                 return _decide(source, goal, rows, samples, looking).choose(source, goal)
-            if affordable(source, goal):
-                linearise(source.sampler, source.program, source.batch[: min(2, source.batch.rows)])
+            if preparing(source) <= UNSEEN * budget:
+                return _unseen(source, budget).choose(source, goal)
         except DerivativeError as error:
             plain = replace(plain, reason=f"auto chose stratified masks: there are no derivatives ({error.cause}).")
             return plain.choose(source, goal)
-        if affordable(source, goal):
-            reason = "auto chose stratified masks and the expansion in them, which is cheaper here than a pilot."
-            return Stratified(expansion=True, heads=True, reason=reason).choose(source, goal)
         reason = "auto chose stratified masks: one backward pass per output would be too dear here."
         return replace(plain, reason=reason).choose(source, goal)
 
@@ -117,6 +115,17 @@ def _what_to_look_at(source: Source, budget: float, samples: int) -> tuple[int, 
     cost = 2 * PILOT_PASSES + (1 + 2 * width) + samples * (1 + width)
     rows = min(source.batch.rows, PILOT_ROWS, int(PILOT_SHARE * budget * source.batch.rows / cost))
     return rows, cost * rows / source.batch.rows
+
+
+def _unseen(source: Source, budget: float) -> Stratified:
+    """The expansion where a pilot would cost more than it can lose: its coefficients see for themselves.
+
+    The second order costs so little only where there are many passes.
+    """
+    linearise(source.sampler, source.program, source.batch[: min(2, source.batch.rows)])  # it may be refused
+    samples = GRADIENT_MASKS if preparing(source, GRADIENT_MASKS) <= UNSEEN * budget else 0
+    reason = "auto chose stratified masks and the expansion in them, which costs less here than a pilot."
+    return Stratified(expansion=True, heads=True, gradient_masks=samples, reason=reason)
 
 
 def _decide(source: Source, goal: Goal, rows: int, samples: int, looking: float) -> Pooled | Stratified:
@@ -130,7 +139,8 @@ def _decide(source: Source, goal: Goal, rows: int, samples: int, looking: float)
     method = replace(best.method, reason=reason, overhead=int(np.ceil(looking)))
     if isinstance(method, Stratified) and method.expansion and goal.has_tolerance:
         # The expansion makes up for short designs, and more of them give better standard errors.
-        return method.shortened((best.price(goal, needs) - best.overhead) / 2)
+        passes = (best.price(goal, needs) - best.overhead) / 2
+        return replace(method, passes=int(np.clip(passes // 20, min(method.passes, SHORT), method.passes)))
     return method
 
 
@@ -173,7 +183,7 @@ class _Pilot:
                 form, more = curved(sampler, program, batch, samples, served_by(heads), source.seed)
                 second = as_array(form.values(masks, rows))
         few.check(as_array(D))
-        cost = slopes.cost + (HEAD_COST if heads else 0.0)
+        cost = slopes.cost + proof_cost(source.batch.rows, len(heads))
         return cls(
             as_array(D),
             as_array(h),
@@ -190,31 +200,34 @@ class _Pilot:
         )
 
     def candidates(self) -> Iterator[_Candidate]:
-        """Every way to go, with its gains predicted from the pilot."""
-        plain_V = _noise(self.D, 0.0, 0.0)
-        mu2 = self.D.var(axis=0).mean()
+        """Every way to go, with its gains predicted from the pilot.
+
+        Designs, and controls with coefficients of their own, do no harm: nothing but their cost counts against them.
+        """
+        mu2, plain_V = _squares(self.D), _squares(_noise(self.D))
         # Designs remove what is additive in the masks: of s² about as large a share as of h.
-        of_s2 = self.s2.var(axis=0).mean() * _left(self.h, self.G_h) / max(self.h.var(axis=0).mean(), TINY)
+        left_h = _squares(_rest(self.h, self.G_h))
+        of_s2 = _squares(self.s2) * left_h.mean() / max(_squares(self.h).mean(), TINY)
         yield _Candidate(Pooled(), "pooled", 1.0, 1.0)
         yield _Candidate(
             Stratified(heads=False),
             "stratified masks",
-            _ratio(mu2, _left(self.D, self.G_D)),
-            max(HARMLESS, _ratio(plain_V, _noise(self.D, self.G_D, self.own_D))),
+            _gain(mu2, _squares(_rest(self.D, self.G_D))),
+            _gain(plain_V, _squares(_noise(self.D, self.G_D, self.own_D))),
         )
         if self.has_heads:
             yield _Candidate(
                 Stratified(heads=True),
                 "stratified masks with the last dropout averaged out",
-                _ratio(mu2, _left(self.h, self.G_h)),
-                _ratio(plain_V, _noise(self.h, self.G_h, self.own_h) + of_s2),
+                _gain(mu2, left_h),
+                _gain(plain_V, _squares(_noise(self.h, self.G_h, self.own_h)) + of_s2),
                 self.cost,
             )
         first = _Candidate(
             Stratified(expansion=True, heads=True, gradient_masks=0),
             "stratified masks and the expansion in them as a control variate",
-            _ratio(mu2, _left(self.h, self.G_h)),
-            _ratio(plain_V, _noise(self.h, self.G_h, self.own_h, self.G_h) + of_s2),
+            _gain(mu2, left_h),
+            _gain(plain_V, _squares(_noise(self.h, self.G_h, self.own_h, self.G_h)) + of_s2),
             self.cost,
         )
         certain = self.second is None or min(first.gain, first.gain_V) == EXACT
@@ -223,8 +236,8 @@ class _Pilot:
             yield _Candidate(
                 Stratified(expansion=True, heads=True, gradient_masks=self.samples),
                 "stratified masks and the expansion of second order in them as a control variate",
-                _ratio(mu2, _left(self.h, self.second)),
-                _ratio(plain_V, _noise(self.h, self.second, self.own_h, self.second) + of_s2),
+                _gain(mu2, _squares(_rest(self.h, self.second))),
+                _gain(plain_V, _squares(_noise(self.h, self.second, self.own_h, self.second)) + of_s2),
                 self.cost_of_second,
             )
 
@@ -249,26 +262,44 @@ def _masks(source: Source) -> list[Tensor | None]:
     return [source.sampler.draw(site, keys, source.batch.rows, source.first_row) for site in source.program.sites]
 
 
-def _left(passes: Array, companion: Array) -> float:
-    """Variance that the companion leaves, averaged over components."""
-    return float((passes - companion).var(axis=0).mean())
+def _rest(passes: Array, companion: Array) -> Array:
+    """Passes less their companion, with the best coefficient for all components together."""
+    return passes - _coefficient(passes, companion) * companion
 
 
-def _noise(passes: Array, companion: Array | float, own: Array | float, control: Array | None = None) -> float:
-    """Variance of a pass's contribution to μ2, (h − mean)² less what designs remove, averaged over components.
+def _noise(
+    passes: Array, companion: Array | float = 0.0, own: Array | float = 0.0, control: Array | None = None
+) -> Array:
+    """A pass's contribution to μ2, (h − mean)² less what designs remove.
 
     The companion has mean 0, so that h less it tells the mean of h best: an error of it would count as noise here. The
     square of a ``control``, less what designs remove of it, is subtracted with the best coefficient for all components.
     """
-    centred = passes - (passes - companion).mean(axis=0)
-    noise = np.square(centred) - own
+    rest = passes if isinstance(companion, float) else _rest(passes, companion)
+    noise = np.square(passes - rest.mean(axis=0)) - own
     if control is not None:
         known = np.square(control) - own
-        known = known - known.mean(axis=0)
-        coefficient = (noise * known).sum() / max(np.square(known).sum(), TINY)
-        noise = noise - np.clip(coefficient, 0.0, 2.0) * known
-    return float(noise.var(axis=0).mean())
+        noise = noise - _coefficient(noise, known) * known
+    return np.asarray(noise)
 
 
-def _ratio(plain: float, left: float) -> float:
-    return min(plain / left, EXACT) if left > 0 else EXACT
+def _coefficient(values: Array, control: Array) -> float:
+    known = control - control.mean(axis=0)
+    return float(np.clip((values * known).sum() / max(np.square(known).sum(), TINY), 0.0, 2.0))
+
+
+def _squares(values: Array) -> Array:
+    """Squared deviations from the mean, pass by pass, summed over components."""
+    return np.asarray(np.square(values - values.mean(axis=0)).sum(axis=(1, 2)))
+
+
+def _gain(plain: Array, left: Array) -> float:
+    """A ratio of sums over passes, less one standard error of it, and at least 1.
+
+    Where few passes carry the sums, the standard error is large.
+    """
+    if left.sum() <= plain.sum() / EXACT:
+        return EXACT
+    ratio = plain.sum() / left.sum()
+    error = np.sqrt(np.square(plain / plain.mean() - left / left.mean()).sum()) / len(plain)
+    return float(max(ratio / (1.0 + error), 1.0))

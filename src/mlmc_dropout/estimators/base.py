@@ -14,6 +14,7 @@ from mlmc_dropout.engine.data import Batch, even_parts, some
 from mlmc_dropout.engine.masks import pass_keys
 from mlmc_dropout.engine.sampler import DropoutSampler, Program
 from mlmc_dropout.errors import NonFiniteOutputError
+from mlmc_dropout.estimators.tails import Trust
 from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.stopping import Goal
 
@@ -102,6 +103,7 @@ class Estimates:
     levels: tuple[LevelEstimate, ...] = ()
     notes: tuple[str, ...] = ()
     overhead: float = 0.0  # the part of the cost that came before the first sample
+    trust: Trust | None = None  # whether standard errors can be believed; None: nothing speaks against it
 
 
 class Unchanging:

@@ -13,6 +13,7 @@ from mlmc_dropout import theory
 from mlmc_dropout.allocation import allocate
 from mlmc_dropout.coupling import prefix_estimates
 from mlmc_dropout.estimators.base import BLOCK, Estimates, LevelEstimate, Source, State, Task, Unchanging, blocks
+from mlmc_dropout.estimators.tails import Trust, trust
 from mlmc_dropout.ladder import Ladder
 from mlmc_dropout.moments import MomentBlock
 
@@ -130,6 +131,7 @@ class MLMC(Unchanging):
             np.asarray(S2[1]),
             tuple(self._level(state, level) for level in range(len(self.ladder))),
             tuple(self._notes(dY)),
+            trust=Trust(trust(dY[0]).mean, trust(dV[0]).mean),  # the mean of V is what estimates the variance
         )
 
     def _level(self, state: State, level: int) -> LevelEstimate:

@@ -10,6 +10,7 @@ import numpy as np
 
 from mlmc_dropout import theory
 from mlmc_dropout.estimators.base import BLOCK, Estimates, LevelEstimate, Source, State, Task, Unchanging, blocks
+from mlmc_dropout.estimators.tails import trust, widened_for_tails
 from mlmc_dropout.moments import MomentBlock
 
 __all__ = ["Pooled"]
@@ -48,6 +49,7 @@ class Pooled(Unchanging):
         block = state["pass"]
         c = block.count
         spread = theory.variance_of_sample_variance(c, block.variance, block.fourth)
+        spread = np.maximum(spread, 2 * np.square(block.variance / c))  # two equally likely values have none else
         level = LevelEstimate(
             "passes", 1, c, c, block.mean, block.variance, block.kurtosis, block.variance, spread, block.kurtosis
         )
@@ -55,11 +57,12 @@ class Pooled(Unchanging):
             block.mean,
             block.variance,
             np.sqrt(block.variance / c),
-            np.sqrt(np.maximum(spread, 0.0)),
+            widened_for_tails(block) * np.sqrt(spread),
             c + self.overhead,
             levels=(level,),
             notes=(self.reason,) if self.reason else (),
             overhead=self.overhead,
+            trust=trust(block),
         )
 
     def describe(self) -> dict[str, Any]:

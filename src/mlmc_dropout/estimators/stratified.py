@@ -32,12 +32,13 @@ from torch import Tensor
 from mlmc_dropout.engine.masks import pass_keys
 from mlmc_dropout.errors import ModelError
 from mlmc_dropout.estimators.base import BLOCK, Estimates, LevelEstimate, Source, State, Task, blocks, states_beside
+from mlmc_dropout.estimators.designs import Summary, state_of_designs, summary
+from mlmc_dropout.estimators.tails import Trust, trust, widened_for_tails
 from mlmc_dropout.expansion.derivatives import DerivativeError, expandable
 from mlmc_dropout.expansion.first_order import PASSES_OF_A_GRADIENT, Expansion, expansion_of, linearise, supported
-from mlmc_dropout.expansion.heads import Head, heads_of, reduced_passes, served_by
+from mlmc_dropout.expansion.heads import Head, heads_of, proof_cost, reduced_passes, served_by
 from mlmc_dropout.expansion.second_order import Quadratic, curved, passes_in_memory
-from mlmc_dropout.moments import MomentBlock
-from mlmc_dropout.stopping import Goal
+from mlmc_dropout.stopping import TRUSTED, Goal
 
 __all__ = ["Stratified"]
 
@@ -49,10 +50,8 @@ TO_TOLERANCE = 10  # the same where standard errors decide: they are better with
 UNKNOWN_BUDGET = 1280.0  # taken for the passes to come when only a tolerance is given
 LEAST_PAIRS = 4
 GRADIENT_MASKS = 20  # random masks at which gradients show the curvature
-HEAD_COST = 8.0  # passes on which a head is checked
-_HALVES = ("a", "b")
-_INSIDE, _APART = "inside", "apart"
-_PRIOR = 3.0  # pairs' worth of belief in the coefficient 1
+PREPARING = 0.025  # of the passes to come: more is not spent on derivatives that heads alone may need
+_BEYOND = 0.2  # the share of a variance that is taken to be beyond designs, for their length
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +87,18 @@ class Stratified:
             raise ModelError(_unsupported(source))
         heads = self.heads
         if heads is None:
-            heads = self.expansion or affordable(source, goal)
+            heads = self.expansion or preparing(source) <= PREPARING * (goal.budget or UNKNOWN_BUDGET)
         samples = self.gradient_masks
         if samples is None:
             samples = GRADIENT_MASKS if self.expansion and affordable(source, goal, GRADIENT_MASKS) else 0
-        chosen = replace(self, heads=heads, gradient_masks=samples).shortened(goal.budget)
+        chosen = replace(self, heads=heads, gradient_masks=samples)
+        if goal.budget is not None:
+            ahead = self.overhead + (preparing(source, samples) if heads or self.expansion else 0.0)
+            most = int(np.clip(goal.budget // 20, SHORT, self.passes)) if goal.has_tolerance else self.passes
+            chosen = replace(chosen, passes=_length(source, goal.budget - ahead, most, self.expansion))
         if goal.has_tolerance and (goal.tolerance is None or _whole(source, TO_TOLERANCE)):
             chosen = replace(chosen, passes=min(chosen.passes, TO_TOLERANCE))
         return chosen
-
-    def shortened(self, budget: float | None) -> Stratified:
-        """With designs of which a budget holds at least ten pairs, if they need not be very short for that."""
-        if budget is None:
-            return self
-        return replace(self, passes=int(np.clip(budget // 20, min(self.passes, SHORT), self.passes)))
 
     def bind(self, source: Source) -> Stratified:
         """Differentiate once for these inputs, if anything needs it."""
@@ -127,8 +124,7 @@ class Stratified:
             return _Rows(rows, without_heads=error.cause), 1.0
         cost = slopes.cost
         heads = heads_of(sampler, program, batch, slopes, source.seed) if self.heads else ()
-        if heads:
-            cost += HEAD_COST
+        cost += proof_cost(batch.rows, len(heads))
         if not self.expansion:
             return _Rows(rows, heads), cost
         served, second, more = served_by(heads), None, 0.0
@@ -140,41 +136,28 @@ class Stratified:
         return _Rows(rows, heads, second or expansion_of(program, slopes, served)), cost + more
 
     def extend(self, done: Mapping[str, int], budget: float) -> tuple[list[Task], dict[str, int]]:
-        """The next pairs of designs."""
-        first = done.get("pairs", 0)
+        """The next designs: whole pairs where there will be more, and one more if that is what is left."""
+        first = done.get("designs", 0)
         spent = done.get("passes", int(np.ceil(self.overhead)))
         if not first:
             budget -= spent
-        count = max(0, int(budget // (2 * self.passes)))
-        size = max(1, BLOCK // (2 * self.passes))
-        after = {"pairs": first + count, "passes": spent + 2 * self.passes * count}
+        count = max(0, int(budget // self.passes))
+        size = max(2, BLOCK // (2 * self.passes) * 2)
+        after = {"designs": first + count, "passes": spent + self.passes * count}
         return [Task(0, a, n) for a, n in blocks(first, count, size)], after
 
     def run(self, source: Source, task: Task) -> State:
-        """Design means, and the variance estimate and control of every pair."""
+        """Means and inner scatter of designs, and of their companions."""
         assert self.ready is not None
         return states_beside(self._run_rows(source, task, own) for own in self.ready.parts)
 
     def _run_rows(self, source: Source, task: Task, own: _Rows) -> State:
-        pairs = range(task.first, task.first + task.count)
-        keys = pass_keys(source.seed, task.stream, np.repeat(pairs, 2), np.tile([0, 1], task.count))
+        designs = np.arange(task.first, task.first + task.count)
+        keys = pass_keys(source.seed, task.stream, designs // 2, designs % 2)
         D, s2, G = self._passes(source, keys, own)
-        raw = D.reshape(-1, *D.shape[2:])
-        state: dict[str, MomentBlock] = {
-            "y": MomentBlock.of((D - G).mean(axis=1), order=2),
-            "pass": MomentBlock.of(raw),
-            "rest": MomentBlock.of(raw - G.reshape(raw.shape)),
-            "s2": MomentBlock.of(s2.reshape(raw.shape), order=2),
-        }
-        v = _variance_of_pairs(D, s2)
-        c = None if own.expansion is None else _variance_of_pairs(G, known=as_array(own.expansion.variance))
-        state |= _blocks(_INSIDE, v.inside, None if c is None else c.inside)
-        state |= _blocks(_APART, v.apart, None if c is None else c.apart)
-        for half, name in enumerate(_HALVES):
-            mine = [i for i, pair in enumerate(pairs) if pair % 2 == half]
-            if mine:
-                state |= _blocks(name, v.whole[mine], None if c is None else c.whole[mine])
-        return state
+        if own.expansion is None:
+            return state_of_designs(D, s2, None, 0.0, task.first)
+        return state_of_designs(D, s2, G, as_array(own.expansion.variance), task.first)
 
     def _passes(self, source: Source, keys: Tensor, own: _Rows) -> list[Array]:
         """h, s² and G of some rows and the designs named by ``keys``: each (designs, T, rows, width)."""
@@ -187,28 +170,28 @@ class Stratified:
     def summarise(self, state: State, done: Mapping[str, int]) -> Estimates:
         """Means over designs and pairs; standard errors from their scatter."""
         assert self.ready is not None
-        y = state["y"]
-        cost = done["passes"]
-        variance, error2, samples = _variance(state)
-        levels = tuple(self._levels(state, variance, y.variance_of_mean, error2, cost))
+        found, cost = summary(state), done["passes"]
+        levels = tuple(self._levels(state, found, cost))
+        mean_stderr = _widened(found.designs) * np.sqrt(found.error2_mean)
+        variance_stderr = _widened(found.samples) * np.sqrt(found.error2_variance) * widened_for_tails(state["pass"])
         return Estimates(
-            y.mean,
-            variance,
-            _widened(y.count) * np.sqrt(y.variance_of_mean),
-            _widened(samples) * np.sqrt(error2),
+            found.mean,
+            found.variance,
+            mean_stderr,
+            variance_stderr,
             cost,
             levels=levels,
             notes=tuple(self._notes(levels)),
             overhead=self.overhead,
+            trust=_trust(state, found, mean_stderr, variance_stderr),
         )
 
-    def _levels(
-        self, state: State, mu2: Array, error2_y: Array, error2_v: Array, cost: float
-    ) -> Iterator[LevelEstimate]:
+    def _levels(self, state: State, found: Summary, cost: float) -> Iterator[LevelEstimate]:
         assert self.ready is not None
-        full, rest, s2 = state["pass"], state["rest"], state["s2"]
+        full, s2 = state["pass"], state["s2"]
+        rest, mu2, error2_v = state.get("rest", full), found.variance, found.error2_variance
         with np.errstate(invalid="ignore", divide="ignore"):
-            gain = mu2 / cost / error2_y
+            gain = mu2 / cost / found.error2_mean
             mu4 = full.fourth + 6 * full.variance * s2.mean + 3 * s2.mean**2  # of a pass with its last masks drawn
             gain_V = (mu4 - mu2**2) / cost / error2_v
             correlation = np.sqrt(np.clip(1 - rest.variance / full.variance, 0, 1))
@@ -301,6 +284,17 @@ class _Ready:
         return np.concatenate([as_array(e.variance) for e in known])
 
 
+def _trust(state: State, found: Summary, mean_stderr: Array, variance_stderr: Array) -> Trust:
+    """What passes, and what the expansion leaves of them, say about their tails."""
+    whole = trust(state["pass"])
+    if "rest" in state:
+        rest = trust(state["rest"])
+        whole &= Trust(rest.mean, rest.mean)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = mean_stderr / np.sqrt(found.variance), variance_stderr / found.variance
+    return whole.where_it_matters(*share)
+
+
 def _unsupported(source: Source) -> str:
     """Why there can be no expansion, and what to do."""
     active = source.program.active
@@ -327,6 +321,31 @@ def affordable(source: Source, goal: Goal, samples: int = 1, share: float = 0.1)
     return bool(samples * (1 + width) <= share * (goal.budget or UNKNOWN_BUDGET))
 
 
+def preparing(source: Source, samples: int = 0) -> float:
+    """About what derivatives at the mean mask, and at ``samples`` others, and proving a head cost, in passes."""
+    return (1 + samples) * (1 + source.program.structure.width) + proof_cost(source.batch.rows)
+
+
+def _length(source: Source, budget: float, most: int, expansion: bool) -> int:
+    """Passes of a design: few enough for standard errors, that leave little of the budget and drop units evenly."""
+    lengths = range(min(SHORT, most), most + 1)
+    return lengths[int(np.argmax([_worth(source, budget, T, expansion) for T in lengths]))]
+
+
+def _worth(source: Source, budget: float, T: int, expansion: bool) -> float:
+    """Passes used, over what uneven dropping leaves of the variance.
+
+    Without an expansion a design knows the scatter inside it to T − 1 degrees of freedom only, once its mean is fixed.
+    """
+    designs = int(budget // T)
+    if designs < 2 * LEAST_PAIRS:
+        return 0.0
+    rates = {site.p for site in source.program.active if expandable(site)}
+    uneven = max(((f := p * T % 1.0) * (1.0 - f) / (T * p * (1.0 - p)) for p in rates), default=0.0)
+    used = designs * (T if expansion else T - 1)
+    return float(used / (_BEYOND + (1.0 - _BEYOND) * uneven) * min(1.0, designs / TRUSTED) ** 0.25)
+
+
 def _widened(samples: ArrayLike) -> Array:
     """Student's factor, with which ± 1.96 standard errors from few samples cover 95 %.
 
@@ -335,29 +354,6 @@ def _widened(samples: ArrayLike) -> Array:
     """
     freedom = np.asarray(samples, dtype=np.float64) - 1
     return np.asarray(stdtrit(np.where(freedom > 0, freedom, np.nan), 0.975) / ndtri(0.975))
-
-
-@dataclass(frozen=True, slots=True)
-class _Pairs:
-    """The variance of a pass from each pair of designs; of the scatter inside the two, average and half difference."""
-
-    whole: Array
-    inside: Array
-    apart: Array
-
-
-def _variance_of_pairs(values: Array, extra: Array | float = 0.0, known: Array | float = 0.0) -> _Pairs:
-    """From (designs, T, ...): scatter inside, with ``extra`` of each pass, and between the two, less what is known."""
-    Y = values.mean(axis=1)
-    own = (np.square(values - Y[:, None]) + extra).mean(axis=1)
-    inside = (own[::2] + own[1::2]) / 2 - known
-    return _Pairs(inside + (Y[::2] - Y[1::2]) ** 2 / 2, inside, (own[::2] - own[1::2]) / 2)
-
-
-def _blocks(name: str, v: Array, c: Array | None) -> dict[str, MomentBlock]:
-    """Moments of v, of its control c where there is one, and of their sum, which tells how they go together."""
-    found = {"v": v} if c is None else {"v": v, "c": c, "v+c": v + c}
-    return {f"{key}.{name}": MomentBlock.of(values, order=2) for key, values in found.items()}
 
 
 def times(gain: float) -> str:
@@ -370,49 +366,3 @@ def times(gain: float) -> str:
 def _median(values: Array) -> float:
     finite = values[np.isfinite(values)]
     return float(np.median(finite)) if finite.size else float("inf")
-
-
-def _variance(state: State) -> tuple[Array, Array, Array]:
-    """Mean of v − β c with β from the other half of the pairs, the variance of that mean, and the samples it rests on.
-
-    Two designs of a pair are independent. What the scatter inside them seems to have in common is chance, and half of
-    it is taken off the variance, which so rests on as many samples as there are designs, not pairs.
-    """
-    counts = {half: state[f"v.{half}"].count for half in _HALVES if f"v.{half}" in state}
-    betas = {half: _coefficient(state, half) for half in counts}
-    total = sum(counts.values())
-    mean, error2, single = (np.zeros_like(state["y"].mean) for _ in range(3))
-    for half, other in zip(_HALVES, reversed(_HALVES), strict=True):
-        if half not in counts:
-            continue
-        beta, share = betas.get(other, betas[half]), counts[half] / total
-        whole, inside, apart = (_spread(state, name, beta) for name in (half, _INSIDE, _APART))
-        v = state[f"v.{half}"].mean
-        mean += share * (v - beta * state[f"c.{half}"].mean if f"c.{half}" in state else v)
-        error2 += share / total * np.maximum(whole + (apart - inside) / 2, whole / 4)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            single += share * np.clip(np.nan_to_num(inside / whole), 0.0, 1.0)
-    return mean, error2, total * (1.0 + single)
-
-
-def _coefficient(state: State, name: str) -> Array | float:
-    """Of the control in v − β c: drawn a little towards 1, that of a good expansion, since few pairs fit it badly."""
-    if f"c.{name}" not in state:
-        return 0.0
-    v, c = state[f"v.{name}"], state[f"c.{name}"]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        beta = (_covariance(state, name) * v.count + c.variance * _PRIOR) / (c.variance * (v.count + _PRIOR))
-    return np.clip(np.nan_to_num(beta, nan=1.0), 0.0, 2.0)
-
-
-def _covariance(state: State, name: str) -> Array:
-    v, c, both = (state[f"{key}.{name}"].variance for key in ("v", "c", "v+c"))
-    return (both - v - c) / 2
-
-
-def _spread(state: State, name: str, beta: Array | float) -> Array:
-    """The variance of v − β c."""
-    v = state[f"v.{name}"].variance
-    if f"c.{name}" not in state:
-        return v
-    return np.maximum(v - 2 * beta * _covariance(state, name) + beta**2 * state[f"c.{name}"].variance, 0.0)

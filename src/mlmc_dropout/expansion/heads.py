@@ -22,9 +22,9 @@ from mlmc_dropout.engine.sites import Site
 from mlmc_dropout.expansion.derivatives import expandable
 from mlmc_dropout.expansion.first_order import Linearisation, Probe, by_row
 
-__all__ = ["Head", "heads_of", "reduced_passes", "served_by"]
+__all__ = ["Head", "heads_of", "proof_cost", "reduced_passes", "served_by"]
 
-_CHECKS = 4  # random passes on which a head must prove affine
+_CHECKS = 2  # random passes on which a head, which the graph says is affine, must prove it
 _CHECK_ROWS = 8
 _STREAM = 1 << 20  # of those passes; no estimate uses it
 
@@ -40,6 +40,11 @@ class Head:
     def outputs(self) -> Tensor:
         """Which outputs it serves: bool (width,)."""
         return self.jacobian.abs().amax(dim=(0, 2)) > 0
+
+
+def proof_cost(rows: int, heads: int = 1) -> float:
+    """What proving heads costs, in passes of all rows."""
+    return 2.0 * _CHECKS * heads * min(rows, _CHECK_ROWS) / rows
 
 
 def served_by(heads: Sequence[Head]) -> dict[int, Tensor]:
