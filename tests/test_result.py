@@ -17,7 +17,8 @@ from mlmc_dropout.errors import MissingExtraError, ResultFileError
 from mlmc_dropout.result import variance_rates
 
 X = torch.linspace(0, 1, 3, dtype=torch.float64)[:, None]
-ARRAYS = ("mean", "variance", "mean_stderr", "variance_stderr", "S2_mean", "S2_variance")
+RELIABLE = ("mean_reliable", "variance_reliable")
+ARRAYS = ("mean", "variance", "mean_stderr", "variance_stderr", "S2_mean", "S2_variance", *RELIABLE)
 
 
 class TwoHeads(nn.Module):
@@ -70,6 +71,16 @@ def test_round_trip(results, name, tmp_path):
     for a, b in zip(result.levels, again.levels, strict=True):
         assert all(same(getattr(a, field), getattr(b, field)) for field in a.__dataclass_fields__)
     assert str(again) == str(result)
+
+
+def test_a_file_of_an_older_version_is_reliable_everywhere(results, tmp_path):
+    path = results["structured"].save(tmp_path / "run.npz")
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files if not name.endswith("reliable")}
+    np.savez(path, **arrays)
+    again = md.load_result(path)
+    assert again.mean_reliable["f"][1].shape == again.mean["f"][1].shape
+    assert again.mean_reliable["f"][1].all() and again.variance_reliable["u"].all()
 
 
 def test_the_suffix_may_be_left_out(results, tmp_path):
@@ -171,7 +182,8 @@ def test_to_xarray(results):
     np.testing.assert_array_equal(data["f.1_variance_stderr"].values, results["structured"].variance_stderr["f"][1])
     assert data.attrs["method"] == "mlmc" and json.loads(data.attrs["metadata"])["levels"] == "independent"
     plain = results["pooled"].to_xarray()
-    assert set(plain.data_vars) == {"mean", "variance", "mean_stderr", "variance_stderr"}
+    estimates = {"mean", "variance", "mean_stderr", "variance_stderr", "mean_reliable", "variance_reliable"}
+    assert set(plain.data_vars) == estimates and plain["mean_reliable"].dtype == bool
     assert plain["mean"].dims == ("input", "out0")
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mlmc_dropout.engine.data import Structure
 from mlmc_dropout.errors import MissingExtraError, ResultFileError
 
-__all__ = ["LevelStats", "Result", "Status", "load_result"]
+__all__ = ["LevelStats", "Result", "Status", "load_result", "unreliable"]
 
 FORMAT = 1
 
@@ -71,7 +71,16 @@ LEVEL_ARRAYS = (
     "gain",
     "gain_V",
 )
-_ARRAYS = ("mean", "variance", "mean_stderr", "variance_stderr", "S2_mean", "S2_variance")
+_ARRAYS = (
+    "mean",
+    "variance",
+    "mean_stderr",
+    "variance_stderr",
+    "S2_mean",
+    "S2_variance",
+    "mean_reliable",
+    "variance_reliable",
+)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -81,6 +90,9 @@ class Result:
     ``mean_stderr`` and ``variance_stderr`` are honest standard errors of these two. ``S2_mean`` and
     ``S2_variance`` are the paper's S²_Y and S²_V (method "mlmc" only). ``cost`` is the number of
     passes spent per input. Arrays have the model's output structure, the inputs first.
+
+    ``mean_reliable`` and ``variance_reliable`` are False where few passes carry most of a variance, or where no pass
+    moved at all: standard errors are not to be believed there yet.
     """
 
     mean: Any
@@ -97,6 +109,14 @@ class Result:
     notes: tuple[str, ...]
     metadata: Mapping[str, Any]
     structure: Structure = field(repr=False)
+    mean_reliable: Any = None  # everywhere, unless given
+    variance_reliable: Any = None
+
+    def __post_init__(self) -> None:
+        for name in ("mean_reliable", "variance_reliable"):
+            if getattr(self, name) is None:
+                everywhere = map_leaves(lambda values: np.ones(np.shape(values), dtype=bool), self.mean)
+                object.__setattr__(self, name, everywhere)
 
     @property
     def std(self) -> Any:
@@ -255,6 +275,17 @@ def _npz(path: str | os.PathLike[str]) -> Path:
 
 
 # ------------------------------------------------------------------------------------------ text
+
+
+def unreliable(mean: NDArray[np.bool_], variance: NDArray[np.bool_]) -> str:
+    """A sentence about components whose standard errors cannot be believed; empty if there are none."""
+    bad = int(np.sum(~(mean & variance)))
+    if not bad:
+        return ""
+    return (
+        f"For {bad} of {mean.size} components few passes carry most of the variance; their standard errors are not to "
+        "be believed yet."
+    )
 
 
 def _typical(value: Any) -> float:

@@ -12,7 +12,7 @@ from mlmc_dropout.report import charts
 from mlmc_dropout.report.blocks import Card, Facts, Note, Page, Section, Source, Table, Text
 from mlmc_dropout.report.folder import Folder, component_labels
 from mlmc_dropout.report.numbers import Comparison, Matrices, average, compare, matrices, short
-from mlmc_dropout.result import Result, Status, variance_rates
+from mlmc_dropout.result import Result, Status, unreliable, variance_rates
 from mlmc_dropout.version import __version__
 
 __all__ = ["page"]
@@ -244,7 +244,9 @@ def _warnings(folder: Folder, m: Matrices) -> Section:
     found += [Note(text) for text in (*folder.info.get("warnings", ()), *_doubts(result, m))]
     if not found:
         found = [Note("Nothing to warn of: standard errors rest on enough passes and no check failed.", calm=True)]
-    return Section("warnings", "Warnings", [*found, *(Note(note, calm=True) for note in result.notes)])
+    said = set(_doubts(result, m))
+    calm = (Note(note, calm=True) for note in result.notes if note not in said)
+    return Section("warnings", "Warnings", [*found, *calm])
 
 
 def _doubts(result: Result, m: Matrices) -> Iterator[str]:
@@ -258,6 +260,8 @@ def _doubts(result: Result, m: Matrices) -> Iterator[str]:
             f"For {short(100 * rough, 2)} % of the outputs the variance is known to no better than a quarter of "
             "itself. Spend more passes."
         )
+    if doubtful := unreliable(_flat(result.mean_reliable), _flat(result.variance_reliable)):
+        yield doubtful
     heavy = max((average(level.kurtosis) for level in result.levels), default=3.0)
     if heavy > 10:
         yield f"Passes have heavy tails (kurtosis {short(heavy)}; 3 is Gaussian): standard errors are rough."

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from mlmc_dropout.engine.data import Structure
 from mlmc_dropout.errors import ModelError
-from mlmc_dropout.estimators import LevelEstimate, Method
-from mlmc_dropout.result import LEVEL_ARRAYS, LevelStats, Result, Status
+from mlmc_dropout.estimators import Estimates, LevelEstimate, Method
+from mlmc_dropout.result import LEVEL_ARRAYS, LevelStats, Result, Status, unreliable
 from mlmc_dropout.running.rounds import Outcome, Run
 
 __all__ = ["Harvest", "assemble", "versions"]
@@ -95,6 +96,7 @@ def assemble(
     """The result of all batches: arrays one after the other, the least fortunate status, every remark once."""
     found = [part.estimates for part in parts]
     arrays = {name: _joined(structure, [getattr(f, name) for f in found]) for name in _FIELDS}
+    reliable = [_reliable(found, moment) for moment in ("mean", "variance")]
     levels, remark = _levels(structure, [f.levels for f in found])
     remarks = [note for part in parts for note in (*part.estimates.notes, part.note)]
     order = list(Status)
@@ -105,10 +107,18 @@ def assemble(
         status=max((part.status for part in parts), key=order.index),
         method=method.name,
         seed=seed,
-        notes=tuple(dict.fromkeys(note for note in (*remarks, remark, *notes) if note)),
+        notes=tuple(dict.fromkeys(note for note in (*remarks, remark, *notes, unreliable(*reliable)) if note)),
         metadata=_metadata(method, facts),
         structure=structure,
+        mean_reliable=structure.unflatten(reliable[0]),
+        variance_reliable=structure.unflatten(reliable[1]),
     )
+
+
+def _reliable(found: Sequence[Estimates], moment: str) -> NDArray[np.bool_]:
+    """Where the standard errors of a moment can be believed, as a matrix of all batches."""
+    parts = [np.ones(f.mean.shape, dtype=bool) if f.trust is None else getattr(f.trust, moment) for f in found]
+    return np.concatenate(parts)
 
 
 def _metadata(method: Method, facts: Mapping[str, Any]) -> dict[str, Any]:

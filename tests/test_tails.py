@@ -1,0 +1,132 @@
+"""The guard for heavy tails: ordinary samples pass, samples carried by a few do not, results say so.
+
+False flags are counted in 2000 repetitions; the limits asserted are twice the rates that were measured, or more.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from oracles import source_of
+from torch import nn
+
+import mlmc_dropout as md
+from mlmc_dropout.estimators.tails import Trust, trust, widened_for_tails
+from mlmc_dropout.moments import MomentBlock
+
+RUNS = 2000
+
+
+def flagged(draw, count):
+    """Shares of repetitions whose mean, and whose variance, is found unreliable."""
+    found = trust(MomentBlock.of(draw(np.random.default_rng(count), (count, RUNS))))
+    return 1 - found.mean.mean(), 1 - found.variance.mean()
+
+
+@pytest.mark.parametrize("count", [100, 300, 1000])
+@pytest.mark.parametrize("name", ["standard_normal", "random"])
+def test_gaussian_and_uniform_samples_are_not_flagged(name, count):
+    assert max(flagged(lambda rng, shape: getattr(rng, name)(size=shape), count)) <= 1e-3
+
+
+@pytest.mark.parametrize("count", [100, 300, 1000])
+def test_exponential_samples_are_rarely_flagged(count):
+    assert max(flagged(lambda rng, shape: rng.standard_exponential(shape), count)) < 0.1
+
+
+def test_votes_are_not_flagged_once_the_rarer_one_has_come_up_often():
+    assert max(flagged(lambda rng, shape: rng.random(shape) < 0.5, 100)) == 0
+    assert max(flagged(lambda rng, shape: rng.random(shape) < 0.03, 3000)) < 1e-3
+
+
+@pytest.mark.parametrize("count", [100, 500])
+def test_what_a_few_samples_carry_is_flagged(count):
+    """Negative control: one in a thousand, and a log-normal with a standard deviation of 2.5 in the logarithm."""
+    assert min(flagged(lambda rng, shape: rng.random(shape) < 1e-3, count)) > 0.99
+    assert min(flagged(lambda rng, shape: np.exp(2.5 * rng.standard_normal(shape)), count)) > 0.95
+
+
+def test_what_never_moved_is_flagged_and_so_is_a_single_move():
+    still = np.ones((500, 2))
+    still[7, 1] = 1 - 2**-24  # saturated in single precision, but for one pass
+    found = trust(MomentBlock.of(still))
+    assert not found.mean.any() and not found.variance.any()
+
+
+def test_a_negligible_error_is_believed_whatever_the_tails():
+    doubtful = Trust(np.zeros(2, dtype=bool), np.zeros(2, dtype=bool))
+    found = doubtful.where_it_matters(np.array([0.0, 0.2]), np.array([np.nan, 0.001]))
+    assert found.mean.tolist() == [True, False] and found.variance.tolist() == [False, True]
+
+
+def test_the_guard_does_not_depend_on_how_samples_were_split():
+    x = np.random.default_rng(1).standard_exponential((600, 50)) ** 2
+    parts = MomentBlock.of(x[:100]).merge(MomentBlock.of(x[100:]))
+    assert (trust(parts).variance == trust(MomentBlock.of(x)).variance).all()
+    np.testing.assert_allclose(widened_for_tails(parts), widened_for_tails(MomentBlock.of(x)))
+
+
+# ----------------------------------------------------------------------------------- in results
+
+
+class Saturated(nn.Module):
+    """A probability that is ordinary, one that is close to 1, and a constant."""
+
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.net = nn.Sequential(
+                nn.Linear(2, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.5)
+            )
+            self.out = nn.Linear(64, 1)
+
+    def forward(self, x):
+        logit = 4 * self.out(self.net(x))
+        return torch.cat([torch.sigmoid(0.3 * logit), torch.sigmoid(3 * logit + 14), torch.ones_like(logit)], dim=1)
+
+
+@pytest.mark.parametrize("method", ["pooled", "stratified", "control-variate", "auto"])
+def test_results_flag_the_saturated_component_and_the_constant_one(method):
+    result = md.estimate(Saturated().eval(), torch.ones(4, 2), method=method, budget=500)
+    assert result.mean_reliable[:, 0].all() and result.variance_reliable[:, 0].all()
+    assert not result.variance_reliable[:, 1:].any()
+    assert not result.mean_reliable[:, 2].any()
+    assert any(note.startswith("For 8 of 12 components few passes carry most of the variance") for note in result.notes)
+
+
+def test_mlmc_flags_them_too():
+    result = md.estimate(Saturated().eval(), torch.ones(4, 2), method="mlmc", budget=2000)
+    assert result.mean_reliable[:, 0].all() and not result.variance_reliable[:, 1:].any()
+
+
+@pytest.mark.parametrize("method", ["pooled", "auto", "stratified", "control-variate", "mlmc"])
+def test_an_ordinary_network_has_nothing_to_say(method):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = [nn.Linear(3, 40), nn.Tanh(), nn.Dropout(0.2), nn.Linear(40, 40), nn.Tanh(), nn.Dropout(0.2)]
+        model = nn.Sequential(*layers, nn.Linear(40, 2)).eval()
+    result = md.estimate(
+        model, torch.rand(10, 3, generator=torch.Generator().manual_seed(0)), method=method, budget=1000
+    )
+    assert result.mean_reliable.all() and result.variance_reliable.all()
+    assert not any("believed" in note for note in result.notes)
+
+
+def test_a_dropout_that_is_averaged_out_exactly_is_believed():
+    """Nothing is left to chance: the passes do not move, and the variance is known."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(2, 7), nn.Tanh(), nn.Dropout(0.3), nn.Linear(7, 1)).double().eval()
+    for method in ("stratified", "control-variate"):
+        result = md.estimate(model, torch.rand(3, 2, dtype=torch.float64), method=method, budget=1000)
+        assert result.mean_reliable.all() and result.variance_reliable.all()
+
+
+def test_batches_count_together():
+    x = torch.ones(4, 2)
+    result = md.estimate(Saturated().eval(), [x[:2], x[2:]], method="pooled", budget=500)
+    assert result.mean_reliable.shape == (4, 3)
+    assert any("of 12 components" in note for note in result.notes)
+    assert source_of(Saturated().eval(), x).batch.rows == 4
