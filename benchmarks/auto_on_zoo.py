@@ -109,7 +109,7 @@ def main() -> int:
         took = ", ".join(f"{key} ({n})" if n < options.pilots else key for key, n in row["took"].items())
         lines.append([row["model"], took, *map(shown, row["auto"]), row["best"], *map(shown, row[row["best"]])])
     text = common.table(("model", "auto took", "mean", "variance", "best single method", "mean", "variance"), lines)
-    common.write_into("variance-reduction.md", "auto", text)
+    common.write_into("passes-saved.md", "auto", text)
     print(text)
     worst = min(min(row["auto"]) for row in rows)
     behind = [

@@ -119,7 +119,7 @@ def main() -> int:
             lines.append([label, moment, exact, f"{inside} of {len(shares)}", *spread])
     columns = ("method", "moment", "exact", "models within 93–97 %", "least", "average", "most")
     text = common.table(columns, lines)
-    common.write_into("variance-reduction.md", "coverage", text)
+    common.write_into("passes-saved.md", "coverage", text)
     print(text)
     limit = z_limit(sum(r["outputs"] for r in rows))
     biased = [r for r in rows if r["largest_z"] > limit]

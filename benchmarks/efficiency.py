@@ -136,7 +136,7 @@ def main() -> None:
     columns = ("case", "method", "ran", "cost", "gain_mean", "gain_variance")
     text = common.table(columns, [[row[c] for c in columns] for row in rows if row["method"] != "pooled"])
     print(text)
-    common.write_into("variance-reduction.md", "efficiency", text)
+    common.write_into("passes-saved.md", "efficiency", text)
     trained = [r for r in rows if r["method"] == "auto" and "×" in r["case"]]
     for gain in ("gain_mean", "gain_variance"):
         print(f"median over the six regressors, auto, {gain}: {np.median([r[gain] for r in trained]):.3g}")

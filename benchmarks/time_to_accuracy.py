@@ -124,7 +124,7 @@ def main() -> None:
     print(f"standard error of the mean at every one of {INPUTS} inputs at most {tolerance:.3g}")
     text = common.table(columns, [[row[c] for c in columns] for row in rows])
     print(text)
-    common.write_into("variance-reduction.md", "time to accuracy", f"Tolerance {tolerance:.3g}.\n\n{text}")
+    common.write_into("passes-saved.md", "time to accuracy", f"Tolerance {tolerance:.3g}.\n\n{text}")
     print("written to", common.save("time_to_accuracy", rows, tolerance=tolerance, inputs=INPUTS).name)
 
 

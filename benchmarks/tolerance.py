@@ -150,7 +150,7 @@ def main() -> None:
         "spent at most",
     )
     text = common.table(columns, summary(rows))
-    common.write_into("scaling.md", "tolerances", text)
+    common.write_into("tolerances.md", "tolerances", text)
     print(text)
 
 
