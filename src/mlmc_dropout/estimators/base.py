@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mlmc_dropout.engine.data import Batch, even_parts, some
+from mlmc_dropout.engine.data import Batch, even_parts, non_finite_message
 from mlmc_dropout.engine.masks import pass_keys
 from mlmc_dropout.engine.sampler import DropoutSampler, Program
 from mlmc_dropout.errors import NonFiniteOutputError
@@ -217,11 +217,7 @@ class Source:
         finite = np.isfinite(values)
         if not finite.all():
             rows = np.flatnonzero(~finite.all(axis=(0, 2))) + self.first_row
-            raise NonFiniteOutputError(
-                f"passes gave NaN or infinite outputs for input rows {some(rows.tolist())}; "
-                "remove those rows, or check the model on them",
-                rows,
-            )
+            raise NonFiniteOutputError(non_finite_message(values, self.first_row, self.program.structure), rows)
 
 
 def blocks(first: int, count: int, size: int) -> Iterable[tuple[int, int]]:
