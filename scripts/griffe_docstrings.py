@@ -8,6 +8,7 @@ from typing import Any
 import griffe
 
 _DOCTEST = re.compile(r"^(?P<indent> *)>>> .*(?:\n(?P=indent)\S.*|\n(?P=indent)\.\.\. ?.*)*", re.M)
+_EXAMPLES = re.compile(r"^(?P<indent> *)Examples?:\n(?P<body>(?:(?P=indent) +.*\n?|[ ]*\n)*)", re.M)
 _ROLE = re.compile(r":(?:class|meth|func|mod|attr|data):`~?([^`]+)`")
 _LITERAL = re.compile(r"::$", re.M)
 _TABLE = re.compile(r"(?:^={3,}[ =]*\n)(?P<rows>(?:.+\n)+?)(?:^={3,}[ =]*$)", re.M)
@@ -24,9 +25,14 @@ def _listed(match: re.Match[str]) -> str:
 
 
 def markdown(text: str) -> str:
-    """A docstring of ours as Markdown."""
-    text = _TABLE.sub(_listed, text)
-    return _DOCTEST.sub(_fenced, _LITERAL.sub(":", _ROLE.sub(r"`\1`", text)))
+    """A docstring of ours as Markdown; examples are left to griffe, which knows them as ``Examples:``."""
+    text = _LITERAL.sub(":", _ROLE.sub(r"`\1`", _TABLE.sub(_listed, text)))
+    parts, end = [], 0
+    for section in _EXAMPLES.finditer(text):
+        parts.append(_DOCTEST.sub(_fenced, text[end : section.start()]))
+        parts.append(f"{section['indent']}Examples:\n{section['body']}")
+        end = section.end()
+    return "".join([*parts, _DOCTEST.sub(_fenced, text[end:])])
 
 
 class Docstrings(griffe.Extension):
