@@ -1,9 +1,10 @@
-"""The pictures of the README and the concept pages: ``python scripts/pictures.py`` writes ``docs/img/*.svg``."""
+"""The pictures of README and docs: ``python scripts/pictures.py [NAME …]`` writes ``docs/img/*.svg``."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,62 @@ def what_wins(model: nn.Module) -> Any:
     return figure
 
 
+BOXES = {  # folder or file: (left, bottom, what it does, colour)
+    "estimate.py": (0.0, 3.0, "arguments", GREY),
+    "sampling/": (3.4, 3.0, "sites found and proved:\na Source of passes", BLUE),
+    "surrogates/": (6.8, 3.0, "companions of the network\nwith known moments", BLUE),
+    "methods/": (10.2, 3.0, "choose, bind:\na BoundMethod", ORANGE),
+    "runtime/run.py": (10.2, 1.5, "extend: tasks of a round", GREY),
+    "runtime/executors.py": (6.8, 1.5, "run: states, in workers", GREY),
+    "runtime/run.py ": (3.4, 1.5, "merge in order, summarise", GREY),
+    "stopping/": (0.0, 1.5, "met? how many more?", ORANGE),
+    "runtime/collector.py": (0.0, 0.0, "all batches, one result", GREY),
+    "result.py": (3.4, 0.0, "estimates, standard errors", BLUE),
+    "report/, cli/": (6.8, 0.0, "pages, files, tables", GREY),
+    "runtime/checkpoint.py": (10.2, 0.0, "the merged state, on disk", GREY),
+}
+ARROWS = (  # from, to, label
+    ("estimate.py", "sampling/", ""),
+    ("sampling/", "surrogates/", ""),
+    ("surrogates/", "methods/", ""),
+    ("methods/", "runtime/run.py", ""),
+    ("runtime/run.py", "runtime/executors.py", ""),
+    ("runtime/executors.py", "runtime/run.py ", ""),
+    ("runtime/run.py ", "stopping/", ""),
+    ("stopping/", "runtime/collector.py", "enough"),
+    ("runtime/collector.py", "result.py", ""),
+    ("result.py", "report/, cli/", ""),
+)
+
+
+def architecture(model: nn.Module) -> Any:
+    """The way of one call of ``estimate`` through the folders."""
+    figure, axis = plt.subplots(figsize=(9.6, 3.9), layout="constrained")
+    width, height = 2.7, 0.95
+    for name, (left, bottom, does, colour) in BOXES.items():
+        axis.add_patch(plt.Rectangle((left, bottom), width, height, facecolor="white", edgecolor=colour, linewidth=1.4))
+        axis.text(left + 0.12, bottom + height - 0.14, name.strip(), va="top", weight="bold", fontsize=9, color=colour)
+        axis.text(left + 0.12, bottom + 0.12, does, va="bottom", fontsize=8.5, linespacing=1.15)
+    style = {"arrowstyle": "-|>", "color": "black", "linewidth": 1.1, "shrinkA": 0, "shrinkB": 0}
+    for start, end, label in ARROWS:
+        (a, b, *_), (c, d, *_) = BOXES[start], BOXES[end]
+        if b == d:
+            tail, head = (a + width * (c > a), b + height / 2), (c + width * (c < a), d + height / 2)
+        else:
+            tail, head = (a + width / 2, b), (c + width / 2, d + height)
+        axis.annotate("", head, tail, arrowprops=style)
+        axis.text(head[0] + 0.1, (tail[1] + head[1]) / 2, label, va="center", fontsize=8.5)
+    loop = {**style, "connectionstyle": "arc,angleA=90,angleB=90,armA=14,armB=14,rad=5"}
+    axis.annotate("", (11.9, 2.45), (1.0, 2.45), arrowprops=loop)
+    axis.text(6.4, 2.74, "not enough: the next round", ha="center", va="bottom", fontsize=8.5)
+    saved = {**style, "arrowstyle": "<|-|>", "linestyle": ":"}
+    saved["connectionstyle"] = "arc,angleA=-90,angleB=90,armA=18.2,armB=18.2,rad=5"
+    axis.annotate("", (11.55, 0.95), (4.75, 1.5), arrowprops=saved)
+    axis.set(xlim=(-0.1, 13.0), ylim=(-0.1, 4.05))
+    axis.axis("off")
+    return figure
+
+
 PICTURES: dict[str, Callable[[nn.Module], Any]] = {
     "bands": bands,
     "passes": passes,
@@ -206,20 +263,21 @@ PICTURES: dict[str, Callable[[nn.Module], Any]] = {
     "allocation": allocation,
     "standard-error": standard_error,
     "what-wins": what_wins,
+    "architecture": architecture,
 }
 
 
-def main(out: Path = OUT) -> None:
-    """Draw everything."""
+def main(names: Sequence[str] = (), out: Path = OUT) -> None:
+    """Draw everything, or the pictures named."""
     out.mkdir(parents=True, exist_ok=True)
     with plt.rc_context(STYLE):
         model = trained()
-        for name, draw in PICTURES.items():
-            figure = draw(model)
+        for name in names or PICTURES:
+            figure = PICTURES[name](model)
             figure.savefig(out / f"{name}.svg", metadata={"Date": None})
             plt.close(figure)
             print(out / f"{name}.svg")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
