@@ -11,29 +11,28 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 import warnings
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import common
 import numpy as np
 import torch
 
-from mlmc_dropout.engine.sampler import FallbackWarning
-from mlmc_dropout.estimators import Auto, Chooser, Method, Pooled, Source, Stratified
-from mlmc_dropout.estimators.auto import EXACT
-from mlmc_dropout.expansion.first_order import supported
-from mlmc_dropout.stopping import Goal
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from oracles import run_method, source_of
-from zoo import ZOO
+from mlmc_dropout.methods.auto import EXACT, Auto
+from mlmc_dropout.methods.base import Method, MethodSpec
+from mlmc_dropout.methods.pooled import Pooled
+from mlmc_dropout.methods.stratified import Stratified
+from mlmc_dropout.sampling.sampler import FallbackWarning
+from mlmc_dropout.sampling.source import Source
+from mlmc_dropout.stopping.goal import Goal
+from mlmc_dropout.surrogates.linear import supported
+from testing.oracles import run_method, source_of
+from testing.zoo import ZOO
 
 BUDGET = 1000
-METHODS: dict[str, Chooser] = {
+METHODS: dict[str, MethodSpec] = {
     "pooled": Pooled(),
     "stratified": Stratified(),
     "first order": Stratified(expansion=True, gradient_masks=0),

@@ -10,30 +10,28 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import common
 import numpy as np
 import torch
 
-from mlmc_dropout.engine.sampler import FallbackWarning
-from mlmc_dropout.estimators import Chooser, Estimates, Pooled, Stratified
-from mlmc_dropout.expansion.first_order import supported
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from oracles import one_row_many_times, run_method, source_of, z_limit
-from zoo import ZOO
+from mlmc_dropout.methods.base import Estimates, MethodSpec
+from mlmc_dropout.methods.pooled import Pooled
+from mlmc_dropout.methods.stratified import Stratified
+from mlmc_dropout.sampling.sampler import FallbackWarning
+from mlmc_dropout.surrogates.linear import supported
+from testing.oracles import one_row_many_times, run_method, source_of, z_limit
+from testing.zoo import ZOO
 
 RESULTS = common.RESULTS / "coverage.json"
 BUDGET = 2000
 RUNS = 2000
 ROUNDING = 1e-5  # of the largest value: a method that scatters less leaves nothing to chance
-METHODS: dict[str, Chooser] = {
+METHODS: dict[str, MethodSpec] = {
     "pooled": Pooled(),
     "stratified": Stratified(),
     "control-variate, first order": Stratified(expansion=True, gradient_masks=0),
@@ -54,7 +52,7 @@ def moments(found: Estimates) -> Moments:
     return (found.mean, found.mean_stderr), (found.variance, found.variance_stderr)
 
 
-def all_runs(name: str, seed: int, method: Chooser, runs: int) -> Moments:
+def all_runs(name: str, seed: int, method: MethodSpec, runs: int) -> Moments:
     """The moments of independent runs of a method."""
     model, x = ZOO[name].make()
     source = source_of(model, x)

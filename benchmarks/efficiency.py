@@ -20,12 +20,17 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from torch import Tensor, nn
 
 from mlmc_dropout import Ladder, pinn
-from mlmc_dropout.engine.sampler import DropoutSampler
-from mlmc_dropout.estimators import MLMC, Auto, Chooser, Estimates, Pooled, Source, Stratified, merge_states
-from mlmc_dropout.stopping import Goal
+from mlmc_dropout.methods.auto import Auto
+from mlmc_dropout.methods.base import Estimates, MethodSpec, merge_states
+from mlmc_dropout.methods.mlmc.estimator import MLMC
+from mlmc_dropout.methods.pooled import Pooled
+from mlmc_dropout.methods.stratified import Stratified
+from mlmc_dropout.sampling.sampler import DropoutSampler
+from mlmc_dropout.sampling.source import Source
+from mlmc_dropout.stopping.goal import Goal
 
 BUDGET = 1000
-METHODS: dict[str, Chooser] = {
+METHODS: dict[str, MethodSpec] = {
     "pooled": Pooled(),
     "paper (nested levels)": MLMC(Ladder((4, 8, 16))),
     "paper (independent levels)": MLMC(Ladder((4, 8, 16)), "independent"),
@@ -87,7 +92,7 @@ def source(case: Case, x: Tensor, seed: int) -> Source:
     return Source(sampler, sampler.prepare(batch), batch, seed)
 
 
-def run(method: Chooser, case: Case, copies: int, seed: int) -> tuple[Estimates, Any]:
+def run(method: MethodSpec, case: Case, copies: int, seed: int) -> tuple[Estimates, Any]:
     """One batch with every input ``copies`` times."""
     plan = method.choose(source(case, case.x, seed), Goal(budget=BUDGET))
     many = source(case, case.x.repeat_interleave(copies, 0), seed)

@@ -19,28 +19,25 @@ import fnmatch
 import json
 import math
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import common
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from oracles import run_method, source_of
-from outside.checks import agreement, honest_passes, matrix, random_kernels, rows
-from outside.models import ENTRIES, Case, Entry
-
 import mlmc_dropout as md
-from mlmc_dropout.engine.masks import pass_keys
-from mlmc_dropout.estimators import Source, make_method
+from mlmc_dropout.methods.registry import make_method
+from mlmc_dropout.sampling.masks import pass_keys
+from mlmc_dropout.sampling.source import Source
+from testing.oracles import run_method, source_of
+from testing.outside.checks import agreement, honest_passes, matrix, random_kernels, rows
+from testing.outside.models import ENTRIES, Case, Entry
 
 BUDGETS = (30, 100, 300, 1000)
 TIMED = (30, 100, 1000)
@@ -115,7 +112,7 @@ def efficiency(entry: Entry, effort: Effort) -> dict[str, Any]:
     for name in METHODS:
         found[name] = {}
         for budget in BUDGETS:
-            if budget >= make_method(name).least():
+            if budget >= make_method(name).min_cost():
                 found[name][str(budget)] = _ratios(name, source, budget, effort.seeds_at(budget), plain)
     return found
 

@@ -22,13 +22,12 @@ from typing import Any
 import common
 import numpy as np
 import torch
+from mlmc_dropout.engine.sampler import DropoutSampler
+from mlmc_dropout.estimators import Auto, Chooser, Pooled, Source, Stratified
 from numpy.typing import NDArray
 from scipy import stats
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
-
-from mlmc_dropout.engine.sampler import DropoutSampler
-from mlmc_dropout.estimators import Auto, Chooser, Pooled, Source, Stratified
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from oracles import run_method
@@ -178,7 +177,7 @@ def main() -> int:
 
 def write(text: str, rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
     """Into the documentation, and the raw numbers."""
-    common.write_into("concepts/standard-error.md", "saturation", text)
+    common.write_into("flagged-intervals.md", "saturation", text)
     known = [{k: v if v == v else None for k, v in row.items()} for row in rows]  # no NaN in JSON
     common.save("saturation", known, passes=PASSES, reference=REFERENCE, runs=options.runs, images=options.images)
 

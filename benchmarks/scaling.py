@@ -23,10 +23,12 @@ import torch
 from common import mlp, save, seconds, table, write_into
 
 import mlmc_dropout as md
-from mlmc_dropout.estimators import Source, make_method, merge_states
-from mlmc_dropout.running.rounds import Run
-from mlmc_dropout.running.worker import Item, Reply
-from mlmc_dropout.stopping import Goal
+from mlmc_dropout.methods.base import merge_states
+from mlmc_dropout.methods.registry import make_method
+from mlmc_dropout.runtime.run import Run
+from mlmc_dropout.runtime.worker import Item, Reply
+from mlmc_dropout.sampling.source import Source
+from mlmc_dropout.stopping.goal import Goal
 
 ROUNDS = 3
 WIDTH = 128
@@ -48,7 +50,7 @@ def timed(rows: int, outputs: int, passes: int, executor: Any = None) -> float:
 def speedup(rows: int = 400, passes: int = 6400) -> dict[str, float]:
     """Median seconds of the same work by this process, by one worker and by two, in turns; pools are warm."""
     context = get_context("forkserver")
-    context.set_forkserver_preload(["mlmc_dropout.running.worker", "torch._dynamo"])
+    context.set_forkserver_preload(["mlmc_dropout.runtime.worker", "torch._dynamo"])
     times: dict[str, list[float]] = {"this process": [], "1 worker": [], "2 workers": []}
     with ProcessPoolExecutor(1, context) as one, ProcessPoolExecutor(2, context) as two:
         crews = {"this process": None, "1 worker": one, "2 workers": two}

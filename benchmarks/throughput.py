@@ -13,7 +13,6 @@ import copy
 import json
 import platform
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -25,14 +24,12 @@ import torch
 from torch import Tensor, nn
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from zoo import ZOO, Block, call, leaves  # noqa: E402
 
 from mlmc_dropout import DropoutSampler  # noqa: E402
-from mlmc_dropout.engine.masks import pass_keys  # noqa: E402
-from mlmc_dropout.engine.tape import Replay  # noqa: E402
 from mlmc_dropout.pinn.networks import SharedTrunk, mlp  # noqa: E402
+from mlmc_dropout.sampling.masks import pass_keys  # noqa: E402
+from mlmc_dropout.sampling.tape import Replay  # noqa: E402
+from testing.zoo import ZOO, Block, call, leaves  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "throughput.json"
 DOC = ROOT / "docs" / "throughput.md"

@@ -13,20 +13,16 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import common
 import numpy as np
 
-from mlmc_dropout.engine.sampler import FallbackWarning
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from tolerance_study import (
+from mlmc_dropout.sampling.sampler import FallbackWarning
+from testing.tolerance_study import (
     FEW,
     LEASTS,
     METHODS,
@@ -38,7 +34,7 @@ from tolerance_study import (
     reference_of,
     saved_references,
 )
-from zoo import ZOO
+from testing.zoo import ZOO
 
 RESULTS = common.RESULTS / "tolerance.json"
 LARGE = 1.25  # times the least possible

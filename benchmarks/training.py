@@ -22,13 +22,10 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
-from pinn import reference
-
 from mlmc_dropout.pinn import BoundaryLayer, Config, SourceInference
 from mlmc_dropout.pinn.draws import TRAINING
 from mlmc_dropout.pinn.training import evaluator, new_drawer, new_state, step
+from testing import pinn_reference as reference
 
 EPOCHS = 50
 TARGETS = {"boundary-layer": 4.0, "source-inference": 3.0}

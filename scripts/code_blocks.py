@@ -161,8 +161,7 @@ def refresh(path: Path) -> None:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    sys.path.insert(0, str(ROOT / "tests"))
-    from outside.vision import declare_operators
+    from testing.outside.vision import declare_operators
 
     declare_operators()
     for name in sys.argv[1:]:

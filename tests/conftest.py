@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 
 from hypothesis import HealthCheck, settings
-from outside.vision import declare_operators
+
+from testing.outside.vision import declare_operators
 
 # Examples are the same in every run, and a busy machine is not a failure.
 settings.register_profile("steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])

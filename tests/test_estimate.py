@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from core_oracle import INPUT, limit, tiny_network, truth
 from torch import nn
 
 import mlmc_dropout as md
 from mlmc_dropout.errors import NonFiniteOutputError
+from testing.core_oracle import INPUT, limit, tiny_network, truth
 
 METHODS = {
     "pooled": {"method": "pooled"},

@@ -7,10 +7,10 @@ import copy
 import numpy as np
 import pytest
 import torch
-from core_oracle import tiny_network
 from torch import nn
 
 import mlmc_dropout as md
+from testing.core_oracle import tiny_network
 
 METHODS = {
     "pooled": {"method": "pooled"},

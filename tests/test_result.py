@@ -9,12 +9,12 @@ import zipfile
 import numpy as np
 import pytest
 import torch
-from core_oracle import INPUT, tiny_network, truth
 from torch import nn
 
 import mlmc_dropout as md
 from mlmc_dropout.errors import MissingExtraError, ResultFileError
 from mlmc_dropout.result import variance_rates
+from testing.core_oracle import INPUT, tiny_network, truth
 
 X = torch.linspace(0, 1, 3, dtype=torch.float64)[:, None]
 RELIABLE = ("mean_reliable", "variance_reliable")

@@ -8,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from oracles import source_of
 from torch import nn
 
 import mlmc_dropout as md
-from mlmc_dropout.estimators.tails import Trust, trust, widened_for_tails
+from mlmc_dropout.methods.tails import Trust, trust, widened_for_tails
 from mlmc_dropout.moments import MomentBlock
+from testing.oracles import source_of
 
 RUNS = 2000
 

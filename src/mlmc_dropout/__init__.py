@@ -11,7 +11,7 @@ The flow of data, and where it is found:
 7. ``running``    spend, look, stop (``stopping``), on any executor, with checkpoints
 8. ``result``     estimates, standard errors, diagnostics
 
-``pinn`` trains the paper's two benchmarks, ``experiments`` reproduces its figures and tables.
+``pinn`` trains the paper's two benchmarks, ``reproduction`` reproduces its figures and tables.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import importlib
 from typing import Any
 
 from mlmc_dropout import theory
-from mlmc_dropout.allocation import Plan, allocate
-from mlmc_dropout.engine.data import Constant
-from mlmc_dropout.engine.sampler import DropoutSampler, FallbackWarning
-from mlmc_dropout.engine.sites import Site
 from mlmc_dropout.errors import MLMCDropoutError, ModelWarning
-from mlmc_dropout.ladder import Ladder
+from mlmc_dropout.estimate import estimate
+from mlmc_dropout.methods.mlmc.allocation import Plan, allocate
+from mlmc_dropout.methods.mlmc.ladder import Ladder
 from mlmc_dropout.moments import MomentBlock, Moments
 from mlmc_dropout.result import LevelStats, Result, Status, load_result
-from mlmc_dropout.running.driver import estimate
+from mlmc_dropout.sampling.inputs import Constant
+from mlmc_dropout.sampling.sampler import DropoutSampler, FallbackWarning
+from mlmc_dropout.sampling.sites import Site
 from mlmc_dropout.version import __version__
 
 __all__ = [
@@ -54,7 +54,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """``pinn`` and ``experiments`` are imported when first used."""
-    if name in ("pinn", "experiments"):
+    """``pinn`` and ``reproduction`` are imported when first used."""
+    if name in ("pinn", "reproduction"):
         return importlib.import_module(f"mlmc_dropout.{name}")
     raise AttributeError(f"module 'mlmc_dropout' has no attribute {name!r}")

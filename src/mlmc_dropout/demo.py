@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mlmc_dropout.estimate import estimate
 from mlmc_dropout.result import Result
-from mlmc_dropout.running.driver import estimate
 
 __all__ = ["Surrogate", "compare", "surrogate"]
 

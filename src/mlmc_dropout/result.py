@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlmc_dropout.engine.data import Structure
 from mlmc_dropout.errors import MissingExtraError, ResultFileError
+from mlmc_dropout.sampling.outputs import Structure
 
 __all__ = ["LevelStats", "Result", "Status", "load_result", "unreliable"]
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cli_bad_values import BAD_INPUTS, BAD_MODELS, BAD_OPTIONS, BAD_OTHERS, BAD_WEIGHTS
+
+from testing.cli_bad_values import BAD_INPUTS, BAD_MODELS, BAD_OPTIONS, BAD_OTHERS, BAD_WEIGHTS
 
 COUNT = 200
 

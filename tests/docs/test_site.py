@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import WIDTHS, axe, browser, console, outside_requests, serve, show
+
+from testing.browser import WIDTHS, axe, browser, console, outside_requests, serve, show
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -31,10 +32,10 @@ FAULTS = r"""
         if (!picture.naturalWidth) faults.push('no picture: ' + picture.src);
     const wide = document.documentElement.scrollWidth;
     if (wide > innerWidth) faults.push('page is ' + wide + ' wide');
-    if (innerWidth >= 1280)
-        for (const element of page.querySelectorAll('pre, code, table, .md-typeset__scrollwrap, .arithmatex'))
-            if (element.scrollWidth > element.clientWidth + 1 && getComputedStyle(element).overflowX !== 'visible')
-                faults.push('cut off: ' + element.innerText.slice(0, 60));
+    const fixed = innerWidth >= 1280 ? 'pre, code, table, .md-typeset__scrollwrap, .arithmatex' : '.arithmatex';
+    for (const element of page.querySelectorAll(fixed))
+        if (element.scrollWidth > element.clientWidth + 1 && getComputedStyle(element).overflowX !== 'visible')
+            faults.push('cut off: ' + element.innerText.slice(0, 60));
     return faults;
 """
 

@@ -7,9 +7,11 @@ import functools
 import pytest
 import torch
 import torch.nn.functional as F
-from outside.checks import agreement, differences, honest_passes, in_training, matrix, random_kernels, walk
-from outside.models import Case
 from torch import nn
+
+from testing.outside.checks import agreement, honest_passes, in_training, matrix, random_kernels
+from testing.outside.models import Case
+from testing.walk import differences, walk
 
 
 def _case(p: float = 0.3) -> Case:

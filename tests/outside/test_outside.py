@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import mlmc_dropout as md
-from outside.checks import agreement, differences, honest_passes, matrix, random_kernels, rows, walk
-from outside.models import ENTRIES, Case, Entry
+from testing.outside.checks import agreement, honest_passes, matrix, random_kernels, rows
+from testing.outside.models import ENTRIES, Case, Entry
+from testing.walk import differences, walk
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # other people's; ours are recorded below
 

@@ -6,12 +6,12 @@ import itertools
 
 import pytest
 import torch
-from pinn.reference import given_masks, gradient
 from torch import Tensor, nn
 
 from mlmc_dropout.errors import InputError
 from mlmc_dropout.pinn.jets import Jet, derivatives, jet, multiply, value
 from mlmc_dropout.pinn.networks import ACTIVATIONS, built, mlp
+from testing.pinn_reference import given_masks, gradient
 
 PASSES, POINTS, WIDTH, P = 3, 7, 10, 0.3
 

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from pinn.reference import gradient
 from torch import nn
 
 from mlmc_dropout.errors import InputError
@@ -16,6 +15,7 @@ from mlmc_dropout.pinn.networks import SharedTrunk, dropout_layers, mlp
 from mlmc_dropout.pinn.problem import Problem
 from mlmc_dropout.pinn.runs import new_model
 from mlmc_dropout.pinn.training import new_drawer
+from testing.pinn_reference import gradient
 
 X = torch.linspace(0.0, 1.0, 21, dtype=torch.float64)[:, None]
 

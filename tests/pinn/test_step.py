@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from pinn import reference
 from torch import Tensor, nn
 
 from mlmc_dropout.pinn import BoundaryLayer, Config, SourceInference
 from mlmc_dropout.pinn.draws import LAG, TRAINING
 from mlmc_dropout.pinn.problem import Draw, Problem
 from mlmc_dropout.pinn.training import State, evaluator, new_drawer, new_state, step
+from testing import pinn_reference as reference
 
 STARTS = [0, 49]  # from 49, the second of three steps updates the multiplier; from 0, the first
 

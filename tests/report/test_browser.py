@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from browser import WIDTHS, axe, browser, console, dead_links, outside_requests, serve, show
 from torch import nn
 
 import mlmc_dropout as md
 from mlmc_dropout.report import write_page
 from mlmc_dropout.report.folder import write_folder
+from testing.browser import WIDTHS, axe, browser, console, dead_links, outside_requests, serve, show
 
 pytest.importorskip("jinja2")
 pytestmark = pytest.mark.slow

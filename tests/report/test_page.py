@@ -120,7 +120,7 @@ def test_single_inputs_constant_inputs_and_many_outputs_do_not_break_the_page(tm
     for name, x in (
         ("one", np.zeros((1, 3))),
         ("same", np.ones((4, 3))),
-        ("some", np.random.default_rng(0).random((30, 3))),
+        ("abbreviate", np.random.default_rng(0).random((30, 3))),
     ):
         assert "<h1>" in _page(tmp_path / name, md.estimate(wide, x, method="pooled", budget=64), x)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from core_oracle import INPUT, tiny_network, truth
 
 import mlmc_dropout as md
+from testing.core_oracle import INPUT, tiny_network, truth
 
 RUNS = 2000
 VARIANTS = {

@@ -14,11 +14,11 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
-from core_oracle import INPUT, limit, tiny_network, truth, z_covariance, z_mean, z_variance
 
 import mlmc_dropout as md
 from mlmc_dropout import theory
-from mlmc_dropout.coupling import prefix_estimates
+from mlmc_dropout.methods.mlmc.coupling import prefix_estimates
+from testing.core_oracle import INPUT, limit, tiny_network, truth, z_covariance, z_mean, z_variance
 
 RUNS = 4000
 LADDER = (3, 6, 14)
@@ -213,7 +213,7 @@ def test_the_gaussian_closure_is_exact_for_gaussian_passes():
 
 def test_telescoping_check_sees_a_broken_level():
     """Giles' check is below 1 for a sound run and above it when increments do not belong to their values."""
-    from mlmc_dropout.estimators.mlmc import _telescoping
+    from mlmc_dropout.methods.mlmc.estimator import _telescoping
     from mlmc_dropout.moments import MomentBlock
 
     D = passes(14)[:, :200]

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from zoo import NAMES, ZOO
 
 from mlmc_dropout import DropoutSampler
-from mlmc_dropout.engine.masks import bernoulli, derive, latin_hypercube, pass_keys
+from mlmc_dropout.sampling.masks import bernoulli, derive, latin_hypercube, pass_keys
+from testing.zoo import NAMES, ZOO
 
 ERROR_RATE = 1e-3
 COMPARISONS = 2000  # an upper bound on all the comparisons below

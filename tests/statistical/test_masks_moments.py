@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from scipy import stats
 from torch import Tensor, nn
-from zoo import NAMES, ZOO, honest_passes, leaves
 
 from mlmc_dropout import DropoutSampler
-from mlmc_dropout.engine import interception, proof, sites
-from mlmc_dropout.engine.passes import run_masks
 from mlmc_dropout.errors import ModelError
+from mlmc_dropout.sampling import interception, proof, sites
+from mlmc_dropout.sampling.batching import run_masks
+from testing.zoo import NAMES, ZOO, honest_passes, leaves
 
 ERROR_RATE = 1e-3
 COMPARISONS = 4000
@@ -121,7 +121,7 @@ def test_control_weights_with_a_mask_per_row() -> None:
 def test_control_inplace_alias_run_under_vmap(monkeypatch: pytest.MonkeyPatch) -> None:
     """What happens if the comparison with the loop were skipped."""
     model, x, reference = honest("inplace_alias")
-    monkeypatch.setattr("mlmc_dropout.engine.passes._compare", lambda *_: "")
+    monkeypatch.setattr("mlmc_dropout.sampling.batching._compare", lambda *_: "")
     assert z_scores(ours(model, x), reference).max() > LIMIT
 
 

@@ -10,9 +10,9 @@ import warnings
 
 import numpy as np
 import pytest
-from patterns import PATTERNS, Pattern
 
 import mlmc_dropout as md
+from testing.patterns import PATTERNS, Pattern
 
 pytestmark = pytest.mark.filterwarnings("ignore::mlmc_dropout.FallbackWarning")
 
@@ -66,7 +66,7 @@ def test_patterns_are_warned_of_by_name(name: str) -> None:
 
 
 def test_control_flow_of_activations_is_right_or_refused() -> None:
-    """Whether a pass goes the other way is a matter of chance: with luck the pattern is caught while looking."""
+    """Whether a pass goes the other way is a matter of chance: with luck the pattern is caught while pilot_cost."""
     with pytest.raises(md.MLMCDropoutError):
         _estimate(PATTERNS["branch_of_activations"], "pooled")
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from oracles import exact_moments, one_row_many_times, run_method, source_of, z_limit
 from torch import nn
-from zoo import ZOO
 
-from mlmc_dropout.engine.masks import pass_keys
-from mlmc_dropout.estimators import Pooled, Stratified
+from mlmc_dropout.methods.pooled import Pooled
+from mlmc_dropout.methods.stratified import Stratified
+from mlmc_dropout.sampling.masks import pass_keys
+from testing.oracles import exact_moments, one_row_many_times, run_method, source_of, z_limit
+from testing.zoo import ZOO
 
 pytestmark = pytest.mark.filterwarnings("ignore::mlmc_dropout.FallbackWarning")
 
@@ -79,7 +80,7 @@ def test_a_wrong_analytic_variance_is_rejected():
         plan, ready=dataclasses.replace(plan.ready, parts=(dataclasses.replace(part, expansion=wrong),))
     )
     tasks, done = spoilt.extend({}, 400)
-    from mlmc_dropout.estimators import merge_states
+    from mlmc_dropout.methods.base import merge_states
 
     state = {}
     for task in tasks:

@@ -15,13 +15,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from oracles import exact_moments, source_of
 from torch import nn
 
 from mlmc_dropout import stopping
-from mlmc_dropout.estimators import make_method
-from mlmc_dropout.running.rounds import Outcome, Run
-from mlmc_dropout.stopping import Goal
+from mlmc_dropout.methods.registry import make_method
+from mlmc_dropout.runtime.run import Outcome, Run
+from mlmc_dropout.stopping.goal import Goal
+from testing.oracles import exact_moments, source_of
 
 CLAIMED = 0.93
 Z = 3.09  # one-sided 0.1 %

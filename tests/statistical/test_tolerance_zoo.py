@@ -13,11 +13,11 @@ import warnings
 from pathlib import Path
 
 import pytest
-from oracles import z_limit
-from tolerance_study import LEASTS, Study, coverage, reference_of, saved_references
-from zoo import ZOO
 
-from mlmc_dropout.engine.sampler import FallbackWarning
+from mlmc_dropout.sampling.sampler import FallbackWarning
+from testing.oracles import z_limit
+from testing.tolerance_study import LEASTS, Study, coverage, reference_of, saved_references
+from testing.zoo import ZOO
 
 CLAIMED = 0.93
 MOST = 1.3

@@ -14,7 +14,7 @@ import typer
 
 from mlmc_dropout import __version__
 from mlmc_dropout.cli import demo, estimate, plan, report, reproduce, train
-from mlmc_dropout.cli.console import complain
+from mlmc_dropout.cli.console import print_error
 from mlmc_dropout.errors import ExecutionError, MLMCDropoutError, NonFiniteOutputError
 
 __all__ = ["app", "main"]
@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
     except typer.Exit as stop:
         return stop.exit_code
     except (typer.Abort, KeyboardInterrupt):
-        complain("stopped")
+        print_error("stopped")
         return 1
     except Exception as error:
         if debug:
@@ -72,10 +72,10 @@ def _explain(error: Exception) -> int:
     if isinstance(error, _ClickException):
         message = error.format_message()  # type: ignore[attr-defined]
         if message:  # an empty one has shown the help page
-            complain(f"{message[0].lower()}{message[1:]}")
+            print_error(f"{message[0].lower()}{message[1:]}")
         return 2
     if isinstance(error, MLMCDropoutError):
-        complain(str(error))
+        print_error(str(error))
         return 1 if isinstance(error, (NonFiniteOutputError, ExecutionError)) else 2
-    complain(f"unexpected {type(error).__name__}: {error}; run again with --debug for the traceback")
+    print_error(f"unexpected {type(error).__name__}: {error}; run again with --debug for the traceback")
     return 1

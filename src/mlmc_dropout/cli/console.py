@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Output", "Table", "complain", "number", "one_line"]
+__all__ = ["Output", "Table", "number", "one_line", "print_error"]
 
 LONGEST = 600  # characters of an error message: a hostile name can be as long as it likes
 
@@ -105,7 +105,7 @@ def one_line(text: str) -> str:
     return safe if len(safe) <= LONGEST else safe[: LONGEST - 1] + "…"
 
 
-def complain(message: str) -> None:
+def print_error(message: str) -> None:
     """The one line of an error, on stderr."""
     line = f"error: {one_line(message)}"
     print(line.encode("ascii", "backslashreplace").decode() if not _unicode_stderr() else line, file=sys.stderr)

@@ -26,7 +26,7 @@ from mlmc_dropout.cli.options import (
 from mlmc_dropout.cli.running import command_line, executor_of, finish, known
 from mlmc_dropout.errors import InputError, MLMCDropoutError, ModelError
 from mlmc_dropout.result import Result
-from mlmc_dropout.stopping import Goal
+from mlmc_dropout.stopping.goal import Goal
 
 __all__ = ["estimate"]
 

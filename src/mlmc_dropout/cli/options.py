@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mlmc_dropout.errors import InputError
-from mlmc_dropout.ladder import Ladder
+from mlmc_dropout.methods.mlmc.ladder import Ladder
 
 __all__ = ["Debug", "Json", "Quiet", "check_budget", "check_output", "check_seed", "fresh_folder", "parse_ladder"]
 __all__ += ["parse_integers"]

@@ -10,11 +10,11 @@ import numpy as np
 import typer
 
 from mlmc_dropout import theory
-from mlmc_dropout.allocation import allocate
 from mlmc_dropout.cli.console import Output, Table, number
 from mlmc_dropout.cli.options import Debug, Json, Quiet, check_budget, parse_ladder
 from mlmc_dropout.errors import InputError
-from mlmc_dropout.ladder import Ladder
+from mlmc_dropout.methods.mlmc.allocation import allocate
+from mlmc_dropout.methods.mlmc.ladder import Ladder
 from mlmc_dropout.moments import Moments
 
 __all__ = ["plan"]

@@ -27,12 +27,12 @@ def reproduce(
     check_output(out)
     if out.is_file():
         raise InputError(f"--out {str(out)!r} is a file; give the name of a folder")
-    from mlmc_dropout import experiments
+    from mlmc_dropout import reproduction
     from mlmc_dropout.report.reproduction import read_verdicts
 
     output = Output(as_json, quiet)
-    chosen = _chosen(ids, experiments.EXPERIMENTS)
-    experiments.reproduce(chosen, profile, out, progress=output.talks)
+    chosen = _chosen(ids, reproduction.EXPERIMENTS)
+    reproduction.reproduce(chosen, profile, out, progress=output.talks)
     verdicts = read_verdicts(out)
     output.table(_table([v for v in verdicts if v["id"] in chosen or "all" in chosen]))
     page = _page(out, output)

@@ -26,7 +26,7 @@ SHORT_OF_GOAL = (Status.BUDGET_EXHAUSTED, Status.STOPPED, Status.FAILED)
 
 def known(method: str) -> str:
     """The method, if the library has it."""
-    from mlmc_dropout.estimators import METHODS
+    from mlmc_dropout.methods.registry import METHODS
 
     if method not in METHODS:
         raise InputError(f"unknown method {method!r}; use one of {', '.join(METHODS)}")

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mlmc_dropout.engine.masks import bernoulli, derive, pass_keys, words
 from mlmc_dropout.pinn.networks import dropout_layers
 from mlmc_dropout.pinn.problem import Draw
+from mlmc_dropout.sampling.masks import bernoulli, derive, pass_keys, words
 
 __all__ = ["LAG", "TRAINING", "Drawer"]
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from mlmc_dropout.engine.sampler import DropoutSampler
 from mlmc_dropout.pinn.config import Config
+from mlmc_dropout.sampling import streams
+from mlmc_dropout.sampling.sampler import DropoutSampler
 
 __all__ = ["Moments", "dropout_moments", "grid", "relative_error", "summary"]
 
 Moments = dict[str, tuple[Tensor, Tensor]]  # output -> mean and variance over passes
-
-_STREAM = 0x657661  # keeps the passes of the evaluation apart from those of training
 
 
 def grid(config: Config) -> Tensor:
@@ -24,7 +23,7 @@ def dropout_moments(config: Config, model: nn.Module, x: Tensor, passes: int) ->
     """Mean and unbiased variance of every output at ``x`` over ``passes`` dropout passes."""
     x = x.to(config.torch_dtype)
     if config.network.dropout > 0.0:
-        outputs = DropoutSampler(model).sample(x, passes, seed=config.seed, stream=_STREAM)
+        outputs = DropoutSampler(model).sample(x, passes, seed=config.seed, stream=streams.TRAINING_EVALUATION)
     else:  # without dropout all passes are the same one
         outputs = model(x.expand(2, *x.shape))
     named = outputs if isinstance(outputs, dict) else {"u": outputs}

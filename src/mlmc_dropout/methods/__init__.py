@@ -1,0 +1,12 @@
+"""Estimators: passes -> mean, variance and their standard errors, one file per method.
+
+``base``             the protocol: what a run needs to know of a method
+``pooled``           plain MC dropout
+``mlmc``             the paper's multilevel estimators
+``designs``          statistics of stratified designs, which the next two share
+``stratified``       masks that drop every unit equally often
+``control_variate``  the same with a surrogate of known moments beside every pass
+``auto``             chooses among them from a pilot
+``tails``            whether standard errors can be believed
+``registry``         methods by name
+"""

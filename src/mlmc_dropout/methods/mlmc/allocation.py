@@ -1,0 +1,178 @@
+"""4 · Level variances and a budget -> counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlmc_dropout import theory
+from mlmc_dropout.errors import AllocationError, InputError
+from mlmc_dropout.methods.mlmc.ladder import Ladder
+from mlmc_dropout.moments import Moments
+
+__all__ = ["Plan", "allocate", "check_counts", "integer_counts"]
+
+Target = Literal["mean", "variance"]
+CostModel = Literal["coupled", "uncoupled"]
+MIN_COUNT = 2  # every level's sample variance is formed
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Counts for a ladder: the continuous optimum, integers nearby, and what they cost and give.
+
+    ``objective`` is E S² of the integer counts, per unit of the moments given (μ2 = 1 otherwise).
+    """
+
+    ladder: Ladder
+    target: Target
+    cost_model: CostModel
+    budget: float
+    continuous: tuple[float, ...]
+    counts: tuple[int, ...]
+    cost: int
+    objective: float
+
+
+def allocate(
+    ladder: Ladder,
+    budget: float,
+    target: Target = "mean",
+    cost: CostModel = "coupled",
+    moments: Moments | None = None,
+) -> Plan:
+    """The counts that minimise E S² of the mean or variance estimator for ``budget`` passes.
+
+    ``moments`` without ``mu4``, or none at all, means the zero-excess-kurtosis closure μ4 = 3 μ2².
+    Arrays of moments are averaged over their components.
+
+    >>> plan = allocate(Ladder((4, 8, 16)), budget=1000)
+    >>> [round(m, 2) for m in plan.continuous], plan.counts, plan.cost
+    ([103.55, 73.22, 36.61], (103, 73, 37), 1000)
+    """
+    if target not in ("mean", "variance"):
+        raise InputError(f"unknown target {target!r}; use 'mean' or 'variance'")
+    if cost not in ("coupled", "uncoupled"):
+        raise InputError(f"unknown cost model {cost!r}; use 'coupled' or 'uncoupled'")
+    variances = _level_variances(ladder, target, moments)
+    costs = theory.cost_per_replicate(ladder.fidelities, cost)
+    least = MIN_COUNT * int(costs.sum())
+    if not (np.isfinite(budget) and budget >= least):
+        raise AllocationError(
+            f"a budget of {budget} passes is too small for the ladder {ladder.fidelities}: the cheapest feasible plan "
+            f"({MIN_COUNT} replicates a level) costs {least}; raise the budget or shorten the ladder"
+        )
+    counts = integer_counts(variances, costs, budget)
+    return Plan(
+        ladder,
+        target,
+        cost,
+        budget,
+        tuple(theory.optimal_counts(variances, costs, budget).tolist()),
+        counts,
+        int(costs @ np.asarray(counts)),
+        float(theory.expected_S2(variances, counts)),
+    )
+
+
+def _level_variances(ladder: Ladder, target: Target, moments: Moments | None) -> NDArray[np.float64]:
+    mu2, mu4 = (1.0, None) if moments is None else (moments.mu2, moments.mu4)
+    if not np.all(np.isfinite(mu2)) or np.any(np.asarray(mu2) < 0) or not np.any(np.asarray(mu2) > 0):
+        raise InputError(f"mu2 is a variance and must be finite and positive somewhere: got {mu2}")
+    if target == "mean":
+        values = theory.level_variances_mean(ladder.fidelities, mu2)
+    else:
+        ladder.require_variances()
+        values = theory.level_variances_variance(ladder.fidelities, mu2, mu4)
+    averaged: NDArray[np.float64] = values.reshape(len(ladder), -1).mean(axis=1)
+    if not np.all(np.isfinite(averaged) & (averaged > 0)):
+        raise InputError(f"mu4={mu4} gives level variances {averaged}; mu4 must be finite and at least mu2**2")
+    return averaged
+
+
+def integer_counts(variances: NDArray[np.float64], costs: NDArray[np.int64], budget: float) -> tuple[int, ...]:
+    """Integer counts ≥ 2 within the budget, no neighbour of which (each count ±1 or 0) is better."""
+    counts = np.full(len(costs), MIN_COUNT, dtype=np.int64)
+    free = np.ones(len(costs), dtype=bool)
+    while free.any():  # levels whose share falls below the minimum are fixed there, the rest share what is left
+        left = budget - MIN_COUNT * costs[~free].sum()
+        share = theory.optimal_counts(variances[free], costs[free], left)
+        if np.all(share >= MIN_COUNT):
+            counts[free] = np.floor(share).astype(np.int64)
+            break
+        free[np.flatnonzero(free)[share < MIN_COUNT]] = False
+    counts = _spend_rest(counts, variances, costs, budget)
+    while (better := _better_neighbour(counts, variances, costs, budget)) is not None:
+        counts = _spend_rest(better, variances, costs, budget)
+    return tuple(counts.tolist())
+
+
+def _spend_rest(
+    counts: NDArray[np.int64], variances: NDArray[np.float64], costs: NDArray[np.int64], budget: float
+) -> NDArray[np.int64]:
+    """Add replicates where a pass helps most, while the budget lasts."""
+    counts = counts.copy()
+    while (affordable := costs @ counts + costs <= budget).any():
+        gain = variances / (counts * (counts + 1.0)) / costs
+        counts[int(np.argmax(np.where(affordable, gain, -1.0)))] += 1
+    return counts
+
+
+def _better_neighbour(
+    counts: NDArray[np.int64], variances: NDArray[np.float64], costs: NDArray[np.int64], budget: float
+) -> NDArray[np.int64] | None:
+    """The best feasible neighbour, if it beats ``counts``: exact, whatever the number of levels.
+
+    Levels are decided one by one, dearest first. Of the partial choices only those are kept that can
+    still become affordable and better, and that no other choice beats in cost and objective at once.
+    """
+    here = float((variances / counts).sum())
+    target, slack = here * (1 - 1e-12), float(budget - costs @ counts)
+    cheapest = np.where(counts > MIN_COUNT, -costs, 0)  # what a level can give back at most
+    best = variances / (counts + 1)
+    spent, value, moves = np.zeros(1), np.zeros(1), np.zeros((1, len(counts)), dtype=np.int64)
+    order = np.argsort(-costs, kind="stable")
+    for place, level in enumerate(order):
+        steps = np.array([-1, 0, 1] if counts[level] > MIN_COUNT else [0, 1])
+        spent = (spent[:, None] + steps * costs[level]).ravel()
+        value = (value[:, None] + variances[level] / (counts[level] + steps)).ravel()
+        moves = np.repeat(moves, len(steps), axis=0)
+        moves[:, level] = np.tile(steps, len(moves) // len(steps))
+        rest = order[place + 1 :]
+        alive = (spent + cheapest[rest].sum() <= slack) & (value + best[rest].sum() < target)
+        keep = np.flatnonzero(alive)[_undominated(spent[alive], value[alive])]
+        spent, value, moves = spent[keep], value[keep], moves[keep]
+    return counts + moves[int(np.argmin(value))] if len(value) else None
+
+
+def _undominated(spent: NDArray[np.float64], value: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Indices of the choices to which no other is at least as good in both respects."""
+    order = np.lexsort((value, spent))
+    least = np.minimum.accumulate(value[order])
+    first = np.concatenate([[True], value[order][1:] < least[:-1]]) if len(order) else np.zeros(0, dtype=bool)
+    kept: NDArray[np.int64] = order[first]
+    return kept
+
+
+def check_counts(ladder: Ladder, counts: Iterable[int]) -> tuple[int, ...]:
+    """Explicit counts, validated."""
+    if not isinstance(counts, Iterable) or isinstance(counts, (str, bytes)):
+        raise AllocationError(f"counts are one number of replicates per level: got {counts!r}; give for example (8, 4)")
+    values = tuple(counts)
+    if len(values) != len(ladder):
+        raise AllocationError(
+            f"one count per level is needed: got {len(values)} counts {values} for {len(ladder)} fidelities "
+            f"{ladder.fidelities}"
+        )
+    if any(isinstance(m, bool) or not isinstance(m, (int, np.integer)) for m in values):
+        raise AllocationError(f"counts are whole numbers of replicates: got {values}")
+    if min(values) < MIN_COUNT:
+        raise AllocationError(
+            f"every level forms a sample variance and needs at least {MIN_COUNT} replicates: got {values}; "
+            "raise the counts, or use method='pooled' for a single replicate"
+        )
+    return tuple(int(m) for m in values)

@@ -1,0 +1,20 @@
+"""I4: fixed-cost allocation test of the inverse surrogate."""
+
+from __future__ import annotations
+
+from mlmc_dropout.reproduction import fixed_cost, fixed_cost_figures
+from mlmc_dropout.reproduction.experiment import Experiment
+
+__all__ = ["EXPERIMENT"]
+
+EXPERIMENT = Experiment(
+    id="I4",
+    title="Fixed-cost allocation, inverse problem",
+    claim="At a fixed coupled cost, S² is least at the allocation that theory gives.",
+    surrogate="source-inference",
+    profiles={name: {**settings, "seed": 8000} for name, settings in fixed_cost.PROFILES.items()},
+    compute=fixed_cost.compute,
+    judge=fixed_cost.judge,
+    draw=fixed_cost_figures.draw,
+    rows=fixed_cost.csv_rows,
+)

@@ -1,0 +1,152 @@
+"""Run experiments, keep their numbers, and write verdicts, figures and a summary."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mlmc_dropout.errors import InputError
+from mlmc_dropout.reproduction import (
+    evidence,
+    f1_bands,
+    f2_rates,
+    f3_dropout_rate,
+    f4_allocation,
+    figures,
+    i1_means,
+    i2_deviations,
+    i3_rates,
+    i4_allocation,
+    storage,
+    surrogates,
+)
+from mlmc_dropout.reproduction.experiment import Experiment
+from mlmc_dropout.reproduction.verdict import Verdict, conclude
+from mlmc_dropout.reproduction.work import Bar, Lines, Progress, Work
+
+__all__ = ["EXPERIMENTS", "PROFILES", "reproduce", "summary_table"]
+
+_MODULES = (f1_bands, f2_rates, f3_dropout_rate, f4_allocation, i1_means, i2_deviations, i3_rates, i4_allocation)
+EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.id: module.EXPERIMENT for module in _MODULES}
+PROFILES = ("quick", "paper")
+
+FORMAT = 1  # raise it when computed numbers change their meaning: kept numbers are then computed again
+
+
+def reproduce(
+    ids: Sequence[str],
+    profile: str,
+    out: Path,
+    progress: bool = True,
+    *,
+    load: Callable[[str], surrogates.Surrogate] = surrogates.load,
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[Verdict]:
+    """Run the experiments ``ids`` (or ``["all"]``) and write ``out/<id>/`` for each, then ``out/summary.json``.
+
+    An experiment whose numbers are there, for the same settings and weights, is not run again; its
+    verdict and figures are made anew from them. One that was interrupted goes on where it stopped.
+    ``load`` finds a surrogate by name; ``overrides`` replaces settings, by experiment.
+    """
+    chosen = _chosen(ids, profile)
+    figures.canvas(1, 1)  # a missing plotting library is noticed before any work is done
+    loaded = {name: load(name) for name in dict.fromkeys(experiment.surrogate for experiment in chosen)}
+    show = (Bar() if sys.stderr.isatty() else Lines()) if progress else None
+    verdicts = []
+    for experiment in chosen:
+        settings = {**experiment.profiles[profile], **(overrides or {}).get(experiment.id, {})}
+        verdicts.append(_run(experiment, settings, loaded[experiment.surrogate], out / experiment.id, show))
+    complete = len(chosen) == len(EXPERIMENTS)
+    if complete:
+        _evidence(out / "evidence.json", profile, show)
+    storage.write_json(out / "summary.json", _summary(verdicts, "all" if complete else " ".join(ids), profile, out))
+    return verdicts
+
+
+def _chosen(ids: Sequence[str], profile: str) -> list[Experiment]:
+    if profile not in PROFILES:
+        raise InputError(f"unknown profile {profile!r}; use one of {', '.join(PROFILES)}")
+    names = list(EXPERIMENTS) if "all" in ids else [name.upper() for name in ids]
+    unknown = [name for name in names if name not in EXPERIMENTS]
+    if unknown or not names:
+        raise InputError(f"unknown experiments {unknown or ids}; use {', '.join(EXPERIMENTS)} or all")
+    return [EXPERIMENTS[name] for name in dict.fromkeys(names)]
+
+
+def _run(
+    experiment: Experiment,
+    settings: Mapping[str, Any],
+    surrogate: surrogates.Surrogate,
+    folder: Path,
+    show: Progress | None,
+) -> Verdict:
+    folder.mkdir(parents=True, exist_ok=True)
+    numbers = _numbers(experiment, settings, surrogate, folder, show)
+    data = numbers["data"]
+    verdict = conclude(
+        experiment.id, experiment.title, experiment.claim, experiment.judge(data), settings, numbers["seconds"]
+    )
+    storage.write_csv(folder / "numbers.csv", experiment.rows(data))
+    storage.write_json(folder / "verdict.json", verdict.to_json())
+    for name, figure in experiment.draw(data).items():
+        figures.save(figure, folder, name)
+    return verdict
+
+
+def _numbers(
+    experiment: Experiment,
+    settings: Mapping[str, Any],
+    surrogate: surrogates.Surrogate,
+    folder: Path,
+    show: Progress | None,
+) -> dict[str, Any]:
+    """The kept numbers if they are of the same settings and weights, else fresh ones."""
+    mark = storage.fingerprint(FORMAT, experiment.id, dict(settings), surrogate.fingerprint())
+    kept = storage.read_json(folder / "numbers.json")
+    if kept is not None and kept.get("fingerprint") == mark:
+        if show is not None:
+            show(f"{experiment.id} numbers are there already", 1, 1)
+        return kept
+    work = Work(folder / "partial.jsonl", mark, experiment.id, show)
+    started = time.perf_counter()
+    data = experiment.compute(surrogate, settings, work)
+    numbers = {
+        "fingerprint": mark,
+        "settings": dict(settings),
+        "surrogate": {"name": surrogate.name, "fingerprint": surrogate.fingerprint()},
+        "seconds": round(time.perf_counter() - started, 1),
+        **storage.versions(),
+        "data": data,
+    }
+    storage.write_json(folder / "numbers.json", numbers)
+    work.forget()
+    return numbers
+
+
+def _evidence(path: Path, profile: str, show: Progress | None) -> None:
+    """The simulations behind the documentation, unless they are there for the same profile."""
+    mark = storage.fingerprint(FORMAT, profile, evidence.REPETITIONS[profile], evidence.SIMULATIONS[profile])
+    if (storage.read_json(path) or {}).get("fingerprint") != mark:
+        storage.write_json(path, {"fingerprint": mark, **evidence.collect(profile, show)})
+
+
+def _summary(verdicts: Sequence[Verdict], ids: str, profile: str, out: Path) -> dict[str, Any]:
+    where = out if not out.is_absolute() else Path(out.name)  # no machine's paths in a file that is shared
+    return {
+        "ids": [verdict.id for verdict in verdicts],
+        "profile": profile,
+        "command": f"mlmc-dropout reproduce {ids} --profile {profile} --out {where.as_posix()}",
+        **storage.versions(),
+        "verdicts": {verdict.id: verdict.verdict for verdict in verdicts},
+        "seconds": round(sum(verdict.seconds for verdict in verdicts), 1),
+    }
+
+
+def summary_table(verdicts: Sequence[Verdict]) -> str:
+    """One line per experiment, for a terminal."""
+    width = max((len(verdict.title) for verdict in verdicts), default=0)
+    lines = [f"{v.id:<4}{v.title:<{width}}  {v.verdict}" for v in verdicts]
+    return "\n".join(lines)

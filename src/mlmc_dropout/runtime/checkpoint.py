@@ -1,0 +1,276 @@
+"""Progress on disk: written atomically, checked when read, refused when it is another run's.
+
+One file per batch of inputs: ``path`` for the first, ``path.1``, ``path.2``, … for those that follow,
+so that writing costs the same however many batches are finished. A file is a NumPy archive of
+moment blocks with a JSON header; nothing in it is executed. The state before the last one is kept
+beside it (``.previous``) in case the file is damaged afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+import warnings
+import zipfile
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlmc_dropout.errors import CheckpointError, InputError
+from mlmc_dropout.methods.base import MethodSpec, State
+from mlmc_dropout.moments import MomentBlock
+from mlmc_dropout.runtime import fingerprint
+from mlmc_dropout.runtime.run import Progress, Run
+from mlmc_dropout.sampling.sampler import DropoutSampler
+from mlmc_dropout.sampling.source import Source
+from mlmc_dropout.stopping.goal import Goal
+
+__all__ = ["CheckpointStore", "CheckpointWarning", "Saved", "read", "write"]
+
+FORMAT = 1
+_FIELDS = ("mean", "s2", "s3", "s4")
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint could not be written, or the one before the last had to be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a checkpoint holds: the progress of one batch, what it was made for, and whose it is.
+
+    ``origin`` is the goal of the very first call: a method that decides from a pilot must decide the
+    same again when the run goes on with another goal.
+    """
+
+    progress: Progress
+    goal: Goal
+    origin: Goal
+    identity: dict[str, Any]
+
+
+# ------------------------------------------------------------------------------------ one file
+
+
+def write(path: Path, saved: Saved) -> None:
+    """Replace the checkpoint: at every moment ``path`` is the old or the new one, complete."""
+    progress = saved.progress
+    header = {
+        "format": FORMAT,
+        "identity": saved.identity,
+        "goal": asdict(saved.goal),
+        "origin": asdict(saved.origin),
+        "done": dict(progress.done),
+        "spend": progress.spend,
+        "merged": progress.merged,
+        "ladder": progress.ladder,
+        "counts": {name: block.count for name, block in progress.state.items()},
+    }
+    fields = {f"{name}/{field}": getattr(block, field) for name, block in progress.state.items() for field in _FIELDS}
+    arrays = {name: values for name, values in fields.items() if values is not None}
+    scratch = _beside(path, ".part")
+    try:
+        with open(scratch, "wb") as file:
+            np.savez(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        _keep_previous(path)
+        os.replace(scratch, path)
+    except BaseException:  # also Ctrl-C: no half-written file stays behind
+        with contextlib.suppress(OSError):
+            scratch.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def read(path: Path) -> Saved | None:
+    """The checkpoint at ``path`` (``None``: there is none); the one before it if it is damaged."""
+    if not path.exists():
+        return None
+    try:
+        return _read(path)
+    except CheckpointError as damaged:
+        previous = _beside(path, ".previous")
+        try:
+            saved = _read(previous)
+        except (CheckpointError, FileNotFoundError):
+            raise damaged from None
+        warnings.warn(f"{damaged}; going on from the state before it", CheckpointWarning, stacklevel=2)
+        return saved
+
+
+def _read(path: Path) -> Saved:
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        header = json.loads(str(arrays.pop("header")))
+        if header["format"] != FORMAT:
+            raise CheckpointError(
+                f"{path}: checkpoint format {header['format']} is not {FORMAT}; use the version that wrote it"
+            )
+        ladder = header["ladder"]
+        progress = Progress(
+            _state(header["counts"], arrays),
+            header["done"],
+            float(header["spend"]),
+            int(header["merged"]),
+            None if ladder is None else tuple(ladder),
+        )
+        return Saved(progress, Goal(**header["goal"]), Goal(**header["origin"]), header["identity"])
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise CheckpointError(
+            f"{path} is not a checkpoint of mlmc-dropout, or is damaged ({error}); delete it to start again"
+        ) from None
+
+
+def _state(counts: dict[str, int], arrays: dict[str, NDArray[Any]]) -> State:
+    return {
+        name: MomentBlock(int(count), **{f: arrays[f"{name}/{f}"] for f in _FIELDS if f"{name}/{f}" in arrays})
+        for name, count in counts.items()
+    }
+
+
+def _beside(path: Path, ending: str) -> Path:
+    return path.with_name(path.name + ending)
+
+
+def _keep_previous(path: Path) -> None:
+    """A second name for the present file, so that replacing it does not lose it."""
+    if not path.exists():
+        return
+    scratch, previous = _beside(path, ".previous.part"), _beside(path, ".previous")
+    scratch.unlink(missing_ok=True)
+    try:
+        os.link(path, scratch)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(path, scratch)
+    os.replace(scratch, previous)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name durable, where the system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+# ----------------------------------------------------------------------------------- one estimate
+
+
+class CheckpointStore:
+    """The checkpoints of one call of ``estimate``; does nothing without a path."""
+
+    def __init__(self, path: str | os.PathLike[str] | None, interval: float, goal: Goal) -> None:
+        self.path = None if path is None else Path(path)
+        if not interval >= 0:
+            raise InputError(f"checkpoint_interval is a number of seconds, at least 0: got {interval}")
+        self.interval = interval
+        self.problem: str | None = None
+        saved = None
+        if self.path is not None:
+            _check_writable(self.path)
+            saved = read(self.path)
+        self.origin = goal if saved is None else saved.origin
+        self._common: dict[str, Any] = {}
+        self._identities: dict[int, dict[str, Any]] = {}
+        self._written: dict[int, tuple[float, Progress | None]] = {}
+
+    def identify(self, sampler: DropoutSampler, method: MethodSpec, seed: int) -> None:
+        """Tell whose checkpoints these are."""
+        if self.path is not None:
+            self._common = fingerprint.of_run(sampler, method, seed)
+
+    def resume(self, index: int, source: Source, goal: Goal) -> Progress | None:
+        """The saved progress of a batch, if there is any; a refusal if it is not this run's."""
+        if self.path is None:
+            return None
+        identity = {
+            **self._common,
+            "inputs": fingerprint.of_inputs(source.batch),
+            "model's outputs": fingerprint.probe(source),
+        }
+        self._identities[index] = identity
+        self._written[index] = (time.monotonic(), None)
+        path = self._file(index)
+        saved = read(path)
+        if saved is None:
+            return None
+        if reason := fingerprint.difference(identity, saved.identity):
+            raise CheckpointError(
+                f"{path} belongs to another run: {reason}; "
+                "give another checkpoint path, or delete the file to start again"
+            )
+        return _continued(saved, goal, path)
+
+    def note(self, run: Run) -> None:
+        """Write the progress of a run if it is due: at its end, and when the interval has passed."""
+        if self.path is None:
+            return
+        last, progress = self._written[run.index]
+        if run.progress is not progress and (run.finished or time.monotonic() - last >= self.interval):
+            self._write(run)
+
+    def flush(self, runs: Iterable[Run]) -> None:
+        """Write whatever is not on disk yet."""
+        for run in runs if self.path is not None else ():
+            if run.progress is not self._written[run.index][1] and run.progress.state:
+                self._write(run)
+
+    def _write(self, run: Run) -> None:
+        """A checkpoint that cannot be written must not end the run: warn, and try again at the next interval."""
+        self._written[run.index] = (time.monotonic(), self._written[run.index][1])
+        progress = run.progress
+        try:
+            write(self._file(run.index), Saved(progress, run.goal, self.origin, self._identities[run.index]))
+        except OSError as error:
+            self.problem = f"The checkpoint could not be written ({error}); the file holds an earlier state."
+            warnings.warn(self.problem, CheckpointWarning, stacklevel=2)
+            return
+        self.problem = None
+        self._written[run.index] = (time.monotonic(), progress)
+
+    def _file(self, index: int) -> Path:
+        assert self.path is not None
+        return _beside(self.path, f".{index}") if index else self.path
+
+
+def _check_writable(target: Path) -> None:
+    """Refuse a path that cannot be written, before any work is done."""
+    trial = _beside(target, ".part")
+    try:
+        if target.is_dir():
+            raise IsADirectoryError("it is a folder")
+        trial.touch()
+        trial.unlink()
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot write a checkpoint at {target} ({error}); give a path in a writable folder"
+        ) from None
+
+
+def _continued(saved: Saved, goal: Goal, path: Path) -> Progress | None:
+    """Progress to go on from. A changed goal takes effect when the round under way is complete."""
+    progress = saved.progress
+    if goal == saved.goal or not progress.spend:
+        return progress
+    if not progress.merged and progress.ladder is None:  # the round has not begun: look again
+        return replace(progress, spend=0.0) if progress.state else None
+    planned = progress.done.get("passes", 0) + progress.spend
+    if goal.budget is not None and planned > goal.budget:
+        raise CheckpointError(
+            f"{path} is in the middle of a round that brings it to {planned:g} passes per input, above the budget of "
+            f"{goal.budget:g}; raise the budget to {planned:g} or more, or use another checkpoint path"
+        )
+    return progress

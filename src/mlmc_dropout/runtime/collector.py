@@ -1,0 +1,144 @@
+"""Batches of inputs, estimated one by one -> one result."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count, takewhile
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mlmc_dropout.errors import ModelError
+from mlmc_dropout.methods.base import Estimates, LevelEstimate, Method
+from mlmc_dropout.result import LEVEL_ARRAYS, LevelStats, Result, Status, unreliable
+from mlmc_dropout.runtime.run import Outcome, Run
+from mlmc_dropout.sampling.outputs import Structure
+
+__all__ = ["ResultCollector", "assemble", "versions"]
+
+_FIELDS = ("mean", "variance", "mean_stderr", "variance_stderr", "S2_mean", "S2_variance")
+
+
+def versions() -> dict[str, str]:
+    """What a result depends on besides its arguments."""
+    from mlmc_dropout.version import __version__
+
+    return {
+        "mlmc_dropout": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "platform": sys.platform,
+    }
+
+
+class ResultCollector:
+    """Runs under way, and the outcomes of those that are finished, which hold on to no inputs."""
+
+    def __init__(self) -> None:
+        self.active: list[Run] = []
+        self.stopped = False  # by the user
+        self._finished: dict[int, Outcome] = {}
+        self._first: tuple[Method, Structure, int] | None = None
+        self._remarks: dict[str, None] = {}  # on the model, every one once
+
+    def open(self, run: Run) -> None:
+        """A new batch of inputs."""
+        program = run.source.program
+        if self._first is not None and program.structure != self._first[1]:
+            raise ModelError(
+                f"batch {run.index} of the inputs gives outputs {program.structure.names()}, earlier ones gave "
+                f"{self._first[1].names()}; give batches of one kind, or select outputs with transform="
+            )
+        self.active.append(run)
+        self._remarks.update(dict.fromkeys(program.notes))
+        if self._first is None:
+            self._first = run.method, program.structure, run.source.seed
+
+    def close(self, run: Run) -> None:
+        """A batch is finished: keep its outcome, let go of everything else."""
+        assert run.outcome is not None
+        self.active.remove(run)
+        self._finished[run.index] = run.outcome
+        if not run.index:  # by now its ladder has grown
+            self._first = run.method, run.source.program.structure, run.source.seed
+
+    def outcomes(self, status: Status) -> list[Outcome]:
+        """Of all batches up to the first that has nothing to tell; unfinished ones get ``status``."""
+        known = dict(self._finished)
+        for run in self.active:
+            if part := run.standing(status):
+                known[run.index] = part
+        return [known[index] for index in takewhile(known.__contains__, count())]
+
+    def result(self, status: Status, notes: Sequence[str] = (), **facts: Any) -> Result | None:
+        """What there is; ``None`` if there is nothing."""
+        parts = self.outcomes(status)
+        if not parts or self._first is None:
+            return None
+        covered = ""
+        if self.stopped or any(part.status is status for part in parts):
+            rows = sum(len(part.estimates.mean) for part in parts)
+            covered = f"The result covers the first {rows} inputs."
+            parts[-1] = replace(parts[-1], status=status)
+        method, structure, seed = self._first
+        return assemble(method, parts, structure, seed, [covered, *self._remarks, *notes], **facts)
+
+
+def assemble(
+    method: Method, parts: Sequence[Outcome], structure: Structure, seed: int, notes: Sequence[str] = (), **facts: Any
+) -> Result:
+    """The result of all batches: arrays one after the other, the least fortunate status, every remark once."""
+    found = [part.estimates for part in parts]
+    arrays = {name: _joined(structure, [getattr(f, name) for f in found]) for name in _FIELDS}
+    reliable = [_reliable(found, moment) for moment in ("mean", "variance")]
+    levels, remark = _levels(structure, [f.levels for f in found])
+    remarks = [note for part in parts for note in (*part.estimates.notes, part.note)]
+    order = list(Status)
+    return Result(
+        **arrays,
+        cost=max(f.cost for f in found),
+        levels=levels,
+        status=max((part.status for part in parts), key=order.index),
+        method=method.name,
+        seed=seed,
+        notes=tuple(dict.fromkeys(note for note in (*remarks, remark, *notes, unreliable(*reliable)) if note)),
+        metadata=_metadata(method, facts),
+        structure=structure,
+        mean_reliable=structure.unflatten(reliable[0]),
+        variance_reliable=structure.unflatten(reliable[1]),
+    )
+
+
+def _reliable(found: Sequence[Estimates], moment: str) -> NDArray[np.bool_]:
+    """Where the standard errors of a moment can be believed, as a matrix of all batches."""
+    parts = [np.ones(f.mean.shape, dtype=bool) if f.trust is None else getattr(f.trust, moment) for f in found]
+    return np.concatenate(parts)
+
+
+def _metadata(method: Method, facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {**method.describe(), **facts, "versions": versions()}
+
+
+def _joined(structure: Structure, values: Sequence[Any]) -> Any:
+    return None if values[0] is None else structure.unflatten(np.concatenate(values))
+
+
+def _levels(structure: Structure, batches: Sequence[tuple[LevelEstimate, ...]]) -> tuple[tuple[LevelStats, ...], str]:
+    """The level table of all batches; none where an adaptive ladder ended differently from batch to batch."""
+    ladders = {tuple(level.fidelity for level in levels) for levels in batches}
+    if len(ladders) > 1:
+        return (), f"Batches ended on different ladders ({sorted(ladders)}), so there is no common table of levels."
+    return tuple(_level(structure, group) for group in zip(*batches, strict=True)), ""
+
+
+def _level(structure: Structure, group: Sequence[LevelEstimate]) -> LevelStats:
+    arrays = {name: _joined(structure, [getattr(level, name) for level in group]) for name in LEVEL_ARRAYS}
+    checks = [level.telescoping for level in group if level.telescoping is not None]
+    most = max(group, key=lambda level: level.cost)
+    return LevelStats(most.label, most.fidelity, most.count, most.cost, **arrays, telescoping=max(checks, default=None))

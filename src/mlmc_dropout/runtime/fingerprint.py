@@ -1,0 +1,99 @@
+"""What a run is a run of: parameters, inputs and settings, condensed so that two runs can be told apart."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mlmc_dropout.methods.base import MethodSpec
+from mlmc_dropout.runtime.collector import versions
+from mlmc_dropout.sampling.inputs import Batch
+from mlmc_dropout.sampling.masks import pass_keys
+from mlmc_dropout.sampling.sampler import DropoutSampler
+from mlmc_dropout.sampling.source import Source
+
+__all__ = ["difference", "of_inputs", "of_run", "probe"]
+
+_PROBED = 32  # output values kept to recognise a model by its behaviour
+_AGREE = 1e-2  # relative; another processor rounds differently, another model differs by far more
+
+
+def of_run(sampler: DropoutSampler, method: MethodSpec, seed: int) -> dict[str, Any]:
+    """Everything all batches have in common, in words a refusal can quote."""
+    known = versions()
+    facts = {
+        "mlmc-dropout version": known["mlmc_dropout"],
+        "torch version": known["torch"],
+        "seed": seed,
+        "method": method.name,
+        "method's settings": method.describe(),
+        "masks": sampler.masks,
+        "choice of dropout sites": [_plain(sampler.include), _plain(sampler.exclude), _plain(sampler.rates)],
+        "model's parameters": _of_model(sampler.model),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(facts))  # as it will be read back
+    return plain
+
+
+def of_inputs(batch: Batch) -> str:
+    """A hash of all inputs of a batch."""
+    return _of_tensors(batch.named.items())
+
+
+def probe(source: Source) -> list[float]:
+    """Some outputs of the first pass: they change with the architecture, the transform, the dropout sites."""
+    out = source.sampler.run(source.program, source.batch, pass_keys(source.seed, 0, 0, 0).flatten(), source.first_row)
+    return [float(value) for value in out.flatten()[:_PROBED].double().cpu()]
+
+
+def difference(now: dict[str, Any], then: dict[str, Any]) -> str | None:
+    """The first thing in which two fingerprints differ, in words; ``None`` if they agree."""
+    for name in now:
+        if name == "model's outputs":
+            a, b = np.asarray(now[name]), np.asarray(then.get(name, []))
+            scale = np.nanmax(np.abs(a), initial=0.0) * _AGREE
+            same = a.shape == b.shape and np.allclose(a, b, rtol=_AGREE, atol=scale, equal_nan=True)
+        else:
+            same = now[name] == then.get(name)
+        if not same:
+            short = max(len(str(now[name])), len(str(then.get(name)))) <= 120
+            verb = "differ" if name.split(" of ")[0].endswith("s") else "differs"
+            return f"the {name} {verb}" + (f" (it has {then.get(name)}, this run has {now[name]})" if short else "")
+    return None
+
+
+def _of_model(model: Any) -> str:
+    """A hash of parameters and buffers; a plain function is recognised by its outputs alone."""
+    if not isinstance(model, nn.Module):
+        return "none"
+    return _of_tensors([*model.named_parameters(), *model.named_buffers()])
+
+
+def _of_tensors(named: Iterable[tuple[str, Any]]) -> str:
+    digest = hashlib.sha256()
+    for name, value in named:
+        digest.update(name.encode())
+        if isinstance(value, Tensor):
+            digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
+            dense = value if value.layout == torch.strided else value.to_dense()
+            flat = dense.detach().cpu().contiguous().flatten()
+            digest.update(flat.view(torch.uint8).numpy().data)
+        else:
+            digest.update(repr(value).encode())
+    return digest.hexdigest()[:32]
+
+
+def _plain(value: Any) -> Any:
+    return (
+        value
+        if value is None or isinstance(value, (int, float))
+        else dict(value)
+        if hasattr(value, "items")
+        else list(value)
+    )

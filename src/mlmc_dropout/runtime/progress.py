@@ -1,0 +1,129 @@
+"""Telling the user how an estimate goes: a bar on a terminal, plain lines elsewhere, or a function of theirs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from mlmc_dropout.errors import InputError
+from mlmc_dropout.runtime.run import Run
+
+__all__ = ["Event", "Reporter", "reporter_for"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """How far a run is, for the batch of inputs that was worked on last.
+
+    ``passes`` of about ``planned`` passes per input are merged; ``mean_stderr`` and
+    ``variance_stderr`` are the largest standard errors so far (NaN before there are any); ``rows``
+    is the number of inputs in finished batches; ``eta`` the seconds this batch is expected to take.
+    """
+
+    passes: float
+    planned: float
+    mean_stderr: float
+    variance_stderr: float
+    rows: int
+    seconds: float
+    eta: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.passes:.0f} of about {self.planned:.0f} passes, largest standard error {self.mean_stderr:.2e} "
+            f"(mean) {self.variance_stderr:.2e} (variance), {_clock(self.eta)} left"
+        )
+
+
+Show = Callable[[Event], Any]
+
+
+class Reporter:
+    """Makes events of what runs have merged, at most one every ``every`` seconds, and hands them on."""
+
+    def __init__(self, show: Show | None = None, every: float = 0.5, close: Callable[[], None] | None = None) -> None:
+        self._show, self._every, self._close = show, every, close
+        self._start = self._last = time.monotonic()
+        self._opened: dict[int, tuple[float, float]] = {}  # of a batch: when it was first seen, and its passes then
+        self._rows = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._close is not None:
+            self._close()
+
+    def __call__(self, run: Run) -> None:
+        """Something of ``run`` was merged."""
+        if self._show is None:
+            return
+        now = time.monotonic()
+        self._opened.setdefault(run.index, (now, run.passes()))
+        if run.finished:
+            self._rows += run.source.batch.rows
+        elif now - self._last < self._every:
+            return
+        self._last = now
+        self._show(self._event(run, now))
+
+    def _event(self, run: Run, now: float) -> Event:
+        found = run.interim()
+        since, first = self._opened[run.index]
+        passes, planned = run.passes(), run.planned()
+        rate = (passes - first) / max(now - since, 1e-9)
+        eta = (planned - passes) / rate if rate > 0 else float("nan")
+        largest = [float("nan")] * 2 if found is None else [np.max(found.mean_stderr), np.max(found.variance_stderr)]
+        return Event(passes, planned, float(largest[0]), float(largest[1]), self._rows, now - self._start, eta)
+
+
+def reporter_for(progress: bool | Show) -> Reporter:
+    """``True``: a bar on a terminal, lines elsewhere, both on stderr. A function is called with every event."""
+    if callable(progress):
+        return Reporter(progress)
+    if not isinstance(progress, bool):
+        raise InputError(f"progress is True, False or a function of an event: got {progress!r}")
+    if not progress:
+        return Reporter()
+    return _bar() if sys.stderr.isatty() else Reporter(_line, every=10.0)
+
+
+def _line(event: Event) -> None:
+    print(event, file=sys.stderr, flush=True)
+
+
+def _bar() -> Reporter:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (BarColumn(bar_width=16), TextColumn("{task.description}"))
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task("starting", total=None)
+    bar.start()
+    return Reporter(
+        lambda event: bar.update(task, completed=event.passes, total=event.planned, description=_short(event)),
+        close=bar.stop,
+    )
+
+
+def _short(event: Event) -> str:
+    """For a bar beside which little room is left."""
+    passes = f"{event.passes:.0f}/{event.planned:.0f} passes"
+    return f"{passes} ± {event.mean_stderr:.1e}, variance ± {event.variance_stderr:.1e} {_clock(event.eta)}"
+
+
+def _clock(seconds: float) -> str:
+    """Hours, minutes and seconds.
+
+    >>> _clock(3725.0), _clock(float("nan"))
+    ('1:02:05', 'unknown time')
+    """
+    if not np.isfinite(seconds):
+        return "unknown time"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

@@ -1,0 +1,224 @@
+"""A pass of the model with everything that is random in it noted or given.
+
+:class:`Recorder` notes the calls of a pass at the mean masks; :class:`Look` runs the isolated copy of a model:
+recorded, with our masks, or for real, with our numbers given to its kernels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from mlmc_dropout.errors import ModelWarning
+from mlmc_dropout.sampling.inputs import Batch
+from mlmc_dropout.sampling.interception import Interceptor, Normalised, apply_mask
+from mlmc_dropout.sampling.isolation import Isolated
+from mlmc_dropout.sampling.masks import bernoulli, derive, numbers, pass_keys
+from mlmc_dropout.sampling.memory import MemoryWatch
+from mlmc_dropout.sampling.outputs import Structure
+from mlmc_dropout.sampling.randomness import KernelMode, location, running_module
+from mlmc_dropout.sampling.sites import Site, play
+
+__all__ = ["Call", "Given", "Look", "Met", "Record", "fresh_numbers", "some_rows", "spread", "warn"]
+
+Call = Callable[[Any, Batch], Any]  # the model and its inputs -> its outputs as they are
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """One call that drops units or draws numbers."""
+
+    name: str
+    kind: str
+    law: str
+    p: float
+    on: bool
+    shape: tuple[int, ...]
+    in_kernel: bool
+    where: str
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """What does not depend on the rows."""
+        return self.name, self.kind, self.law, self.on, self.in_kernel, len(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The calls of one pass, and its outputs."""
+
+    met: list[Met]
+    output: Tensor
+    structure: Structure
+    rows: int
+    training: bool
+    bytes: int
+    skipped: tuple[str, ...]
+
+
+class Recorder(Interceptor):
+    """Lets activations through at their mean mask and notes every site met.
+
+    Args:
+        names: Names of modules by identity.
+        fixed: Numbers to return at some sites instead of their mean.
+    """
+
+    def __init__(self, names: Mapping[int, str], fixed: Mapping[int, float] | None = None) -> None:
+        super().__init__()
+        self.met: list[Met] = []
+        self.fixed = fixed or {}
+        self._names = names
+
+    def drop(self, kind: str, x: Tensor, p: float, training: bool, shape: tuple[int, ...], inplace: bool) -> Tensor:
+        owner = running_module()
+        path = self._names.get(id(owner), "")
+        name = path if isinstance(owner, nn.modules.dropout._DropoutNd) else f"{path}.{kind}".lstrip(".")
+        self.met.append(Met(name or kind, kind, "bernoulli", float(p), training, shape, False, location()))
+        if kind.endswith("alpha") and 0 < p < 1:
+            return apply_mask(kind, x, torch.full(shape, 1.0 - p, dtype=x.dtype, device=x.device), p)
+        return x
+
+    def draw(
+        self,
+        law: str,
+        p: float,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        in_kernel: bool = False,
+    ) -> Tensor:
+        owner = running_module()
+        path = self._names.get(id(owner), "")
+        is_path = type(owner).__name__.endswith(("DropPath", "StochasticDepth"))
+        kind = "path" if is_path else law
+        name = path if is_path else f"{path}.{kind}".lstrip(".")
+        index = len(self.met)
+        self.met.append(Met(name or kind, kind, law, float(p), True, shape, in_kernel, location()))
+        mean = {"uniform": 0.5, "normal": 0.0}.get(law, 1.0 - p)
+        return torch.full(shape, self.fixed.get(index, mean), dtype=dtype, device=device)
+
+
+class _BelowRecorder:
+    """Passes on the draws of kernels."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def draw(self, law: str, p: float, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        return self._recorder.draw(law, p, shape, dtype, device, in_kernel=True)
+
+
+class Look:
+    """Runs the copy of a model in several ways."""
+
+    def __init__(self, copy: Isolated, call: Call, names: Mapping[int, str]) -> None:
+        self.copy, self.call, self.names = copy, call, names
+        self.training = True
+        self.on: list[bool] | None = None  # which sites are on, if that was found in the other mode
+
+    def matrix(self, model: Any, batch: Batch) -> Tensor:
+        """The outputs of a call as a matrix (rows, width)."""
+        output = self.call(model, batch)
+        return Structure.of(output, batch.rows).flatten(output)
+
+    def record(self, batch: Batch, fixed: Mapping[int, float] | None = None) -> Record:
+        """A pass at the mean masks."""
+        self.copy.set_mode(self.training, keep_dropout=True)
+        recorder, memory = Recorder(self.names, fixed), MemoryWatch()
+        with torch.no_grad(), memory, KernelMode(_BelowRecorder(recorder)), recorder:
+            output = self.call(self.copy.model, batch.map(torch.clone, batch.rows))
+            structure = Structure.of(output, batch.rows)
+            matrix = structure.flatten(output).clone()
+        met = recorder.met
+        if self.on is not None and len(met) == len(self.on):
+            met = [replace(m, on=on) for m, on in zip(met, self.on, strict=True)]
+        skipped = Structure.skipped(output)
+        return Record(met, matrix, structure, batch.rows, self.training, memory.peaks[0], skipped)
+
+    def play(self, sites: Sequence[Site], batch: Batch, masks: Sequence[Tensor | None]) -> Tensor:
+        """Our pass with given masks."""
+        with torch.no_grad():
+            fresh = batch.map(torch.clone, batch.rows)
+            return play(self.copy.model, self.matrix, fresh, sites, masks, writes=True).clone()  # type: ignore[no-any-return]
+
+    def real(self, batch: Batch) -> tuple[Tensor, list[Given]]:
+        """A real pass in training mode, in which kernels get numbers of ours, and these numbers."""
+        self.copy.set_mode(training=True)
+        supplier = _Numbers()
+        fresh = batch.map(torch.clone, batch.rows)
+        with torch.no_grad(), _without_fused_kernels(batch.device), KernelMode(supplier), Normalised():
+            return self.matrix(self.copy.model, fresh).clone(), supplier.given
+
+
+# ------------------------------------------------------------------------------------- numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Numbers given to a kernel."""
+
+    law: str
+    p: float
+    values: Tensor
+    where: str
+
+
+class _Numbers:
+    """Gives kernels fair coins, uniform and normal numbers, and keeps them."""
+
+    def __init__(self) -> None:
+        self.given: list[Given] = []
+
+    def draw(self, law: str, p: float, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        values = fresh_numbers(len(self.given), law, shape, device)
+        self.given.append(Given(law, p, values, location()))
+        return values.to(dtype)
+
+
+def fresh_numbers(index: int, law: str, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Fair coins, uniform or normal numbers that follow from an index."""
+    key = derive(pass_keys(0, 0, 0, 0, device), index)
+    units = torch.Size(shape).numel()
+    drawn = bernoulli(key, units, 0.5) if law == "bernoulli" else numbers(key, law, units)
+    return drawn.reshape(shape)
+
+
+@contextlib.contextmanager
+def _without_fused_kernels(device: torch.device) -> Iterator[None]:
+    """Kernels that draw inside, of attention and of recurrent layers, in parts that can be given numbers."""
+    if device.type == "cpu":  # has none
+        yield
+        return
+    with sdpa_kernel(SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False):
+        yield
+
+
+# ---------------------------------------------------------------------------------------- helpers
+
+
+def some_rows(batch: Batch, rows: int) -> Batch:
+    """So many rows, first and last among them, repeated where there are too few."""
+    chosen = spread(batch, rows)
+    return batch.map(lambda t: t[chosen], rows)
+
+
+def spread(batch: Batch, rows: int) -> Tensor:
+    """Numbers of these rows."""
+    return torch.linspace(0, batch.rows - 1, rows).round().long().to(batch.device)
+
+
+def warn(message: str) -> None:
+    """Warn of the model, at the line of the first caller outside this package."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("mlmc_dropout"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, ModelWarning, stacklevel=level)

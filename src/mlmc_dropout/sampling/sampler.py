@@ -1,0 +1,264 @@
+"""Names of passes -> stochastic passes of the model, many at once.
+
+Masks are drawn for blocks of passes and the model is run on chunks of them (``passes``). How large a
+chunk is follows from the memory it needs and the limit; it changes the speed and nothing else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mlmc_dropout.errors import InputError, ModelError
+from mlmc_dropout.sampling.batching import Program, arrange, run_masks, select_batching
+from mlmc_dropout.sampling.census import take_census
+from mlmc_dropout.sampling.inputs import Batch, batches_of, even_parts, positional_arguments
+from mlmc_dropout.sampling.masks import bernoulli, derive, latin_hypercube, numbers, pass_keys, stratified_numbers
+from mlmc_dropout.sampling.outputs import Structure
+from mlmc_dropout.sampling.recording import warn
+from mlmc_dropout.sampling.sites import Site, choose
+
+__all__ = ["DEFAULT_MEMORY_LIMIT", "DropoutSampler", "FallbackWarning", "Program"]
+
+MaskMode = Literal["independent", "shared"]
+
+DEFAULT_MEMORY_LIMIT = 1 << 29
+_ROWS_TOGETHER = 16  # chunks of such multiples spare linear maps a copy (see interception)
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # as in malloc.h
+DRAW_SET = 1 << 22  # bytes of masks drawn at once: drawing few at a time wastes calls
+
+
+class FallbackWarning(UserWarning):
+    """The model could not be batched over passes and runs in a slower way; results are the same."""
+
+
+class DropoutSampler:
+    """A trained model as a source of stochastic passes; the model itself is left exactly as found.
+
+    ``masks``: ``"independent"`` gives every input row its own mask, ``"shared"`` one mask per pass
+    for all rows (smooth sample paths; the moments at each input are the same). ``include`` and
+    ``exclude`` are glob patterns on site names, ``rates`` overrides the dropout rate (a number, or
+    pattern -> rate), ``transform`` is applied to each pass's output, ``memory_limit`` bounds the
+    bytes that a chunk of passes needs.
+
+    >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 1))
+    >>> sampler = DropoutSampler(model)
+    >>> x = torch.zeros(3, 2)
+    >>> [(site.name, site.p, site.shape) for site in sampler.sites(x)]
+    [('2', 0.2, (1, 8))]
+    >>> sampler.sample(x, passes=100, seed=0).shape
+    torch.Size([100, 3, 1])
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        masks: MaskMode = "independent",
+        *,
+        include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None,
+        rates: float | Mapping[str, float] | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        memory_limit: int = DEFAULT_MEMORY_LIMIT,
+    ) -> None:
+        if masks not in ("independent", "shared"):
+            raise InputError(f"unknown masks {masks!r}; use 'independent' or 'shared'")
+        if not callable(model) and isinstance(getattr(model, "model", None), nn.Module):
+            model = model.model  # a training run stands for its network
+        if not callable(model):
+            raise InputError(f"the model must be an nn.Module or a callable of tensors: got {type(model).__name__}")
+        if memory_limit < 1:
+            raise InputError(f"memory_limit is a number of bytes: got {memory_limit}")
+        self.model = model
+        self.masks: MaskMode = masks
+        self.include, self.exclude, self.rates = include, exclude, rates
+        self.transform = transform
+        self.memory_limit = int(memory_limit)
+        self._warned = False
+        parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+        self.device = None if parameter is None else parameter.device
+        self.dtype = parameter.dtype if parameter is not None and parameter.is_floating_point() else None
+
+    # ------------------------------------------------------------------------------- public
+
+    def batches(self, x: Any) -> Iterator[Batch]:
+        """The inputs as batches on the model's device."""
+        return batches_of(x, self.device, self.dtype, positional_arguments(self.model))
+
+    def sites(self, x: Any) -> tuple[Site, ...]:
+        """The dropout sites a forward pass on ``x`` meets."""
+        return self.prepare(next(self.batches(x))).sites
+
+    def sample(self, x: Any, passes: int, seed: int = 0, *, stream: int = 0, replicate: int = 0, first: int = 0) -> Any:
+        """Passes ``(seed, stream, replicate, first .. first + passes)``: tensor(s) (passes, N, *out)."""
+        if passes < 1:
+            raise InputError(f"passes must be at least 1: got {passes}")
+        keys = pass_keys(seed, stream, replicate, np.arange(first, first + passes))
+        outputs, row = [], 0
+        for batch in self.batches(x):
+            program = self.prepare(batch)
+            outputs.append(self.run(program, batch, keys, first_row=row))
+            row += batch.rows
+        return _unflatten(program.structure, torch.cat(outputs, dim=1))
+
+    def prepare(self, batch: Batch) -> Program:
+        """Look at the model on a few rows of ``batch``; refuse what cannot be controlled."""
+        found = take_census(self.model, self._call, batch, self.memory_limit)
+        sites = choose(found.sites, self.include, self.exclude, self.rates)
+        if not any(site.active for site in sites):
+            met = [f"{site.name} (p={site.p})" for site in sites]
+            raise ModelError(
+                f"no active dropout was found: the forward pass meets {met or 'no dropout at all'}; "
+                "MC dropout needs at least one site with 0 < p < 1 that is not excluded"
+            )
+        program = Program(found.model, sites, found.structure, "loop", found.rows_independent, notes=found.notes)
+        program, reason = select_batching(program, self._forward, batch)
+        self._check_shared(program)
+        self._check_memory(program, batch)
+        if reason and not self._warned:
+            self._warned = True
+            how = "on repeated rows" if program.mode == "rows" else "one by one"
+            warnings.warn(
+                f"passes run {how} ({reason}); results are the same, only slower", FallbackWarning, stacklevel=3
+            )
+        return program
+
+    def run(
+        self,
+        program: Program,
+        batch: Batch,
+        keys: Tensor,
+        first_row: int = 0,
+        chunk: int | None = None,
+        designs: int | None = None,
+    ) -> Tensor:
+        """The passes named by ``keys``: (len(keys), rows, width), in the model's dtype.
+
+        With ``designs = T`` each key names a whole stratified design of T passes, and the result has
+        ``len(keys)·T`` passes.
+        """
+        _keep_freed_memory(self.memory_limit // 2)
+        rows = batch.rows
+        if program.rows_split:
+            rows = program.footprint.rows_at_once(batch.rows, self.memory_limit)
+            if designs is not None:  # the masks of a design are drawn together
+                rows = min(rows, max(1, int(self.memory_limit / 4 / self._mask_bytes(program, 1) / designs)))
+        pieces = []
+        for start, stop in even_parts(batch.rows, rows):
+            some = batch[start:stop]
+            size = chunk or self.passes_at_once(program, some.rows)
+            pieces.append(torch.cat(list(self._chunks(program, some, keys, first_row + start, size, designs))))
+        return torch.cat(pieces, dim=1) if len(pieces) > 1 else pieces[0]
+
+    # ---------------------------------------------------------------------------- internals
+
+    def _call(self, model: Any, batch: Batch) -> Any:
+        output = model(*batch.args, **batch.kwargs)
+        return output if self.transform is None else self.transform(output)
+
+    def _forward(self, model: Any, batch: Batch) -> Tensor:
+        output = self._call(model, batch)
+        return Structure.of(output, batch.rows).flatten(output)
+
+    def _check_shared(self, program: Program) -> None:
+        if self.masks == "shared" and not program.rows_split:
+            unclear = [site.name for site in program.active if not site.splits_by_row]
+            raise ModelError(
+                "masks='shared' needs to know which units belong to which input row, which is not clear "
+                f"at {unclear or 'any site, because rows influence each other'}; use masks='independent'"
+            )
+
+    def _check_memory(self, program: Program, batch: Batch) -> None:
+        needed = program.footprint.bytes(1, batch.rows)
+        if not program.rows_split and needed > self.memory_limit:
+            warn(
+                f"the {batch.rows} rows of a batch depend on each other and cannot be computed in parts: a pass needs "
+                f"about {needed / 2**20:.3g} MiB, above the limit of {self.memory_limit / 2**20:.3g} MiB; give smaller "
+                "batches or a larger memory_limit"
+            )
+
+    def masks_of_a_row(self, program: Program) -> int:
+        """Bytes of the masks of one pass that belong to one row."""
+        return self._mask_bytes(program, 1) if self.masks == "independent" else 0
+
+    def _mask_bytes(self, program: Program, rows: int) -> int:
+        """Bytes of the masks of one pass."""
+        own = rows if self.masks == "independent" else 1
+        return sum(site.mask_bytes * (own if site.row_axis is not None else 1) for site in program.active)
+
+    def _chunks(
+        self, program: Program, batch: Batch, keys: Tensor, first_row: int, size: int, designs: int | None
+    ) -> Iterator[Tensor]:
+        """Outputs of chunks of about ``size`` passes; masks are drawn for several chunks at once."""
+        per_key = designs or 1
+        if size > _ROWS_TOGETHER:
+            size -= size % _ROWS_TOGETHER
+        run = functools.partial(self.run_masks, program, batch)
+        block = DRAW_SET // (self._mask_bytes(program, batch.rows) * per_key)
+        block = max(block // size * size, -(-size // per_key), 1)
+        for some in keys.split(block):
+            masks = [self.draw(site, some, batch.rows, first_row, designs) for site in program.sites]
+            passes = len(some) * per_key
+            for part in torch.arange(passes).split(size):
+                a, b = int(part[0]), int(part[-1]) + 1
+                own = [None if m is None else m[a:b] for m in masks]
+                yield program.run_cached(run, (self, *batch.values), own)
+
+    def draw(self, site: Site, keys: Tensor, rows: int, first_row: int, designs: int | None = None) -> Tensor | None:
+        """Masks of a site for several passes, (passes, *mask): keep bits or numbers; rows of length 1 where shared."""
+        if not site.active:
+            return None
+        per_row = site.row_axis is not None and self.masks == "independent"
+        own = derive(keys.to(self.device or torch.device("cpu")), site.index)
+        if not site.splits_by_row:  # a mask of the whole batch: the next batch has another
+            own = derive(own, first_row)
+        count, start = (rows, first_row) if per_row else (1, 0)
+        dtype = self.dtype or torch.float32
+        if site.law == "bernoulli" and designs is None:
+            drawn = bernoulli(own, site.units, site.p, count, start)
+        elif site.law == "bernoulli":
+            drawn = latin_hypercube(own, designs or 1, site.units, site.p, count, start).flatten(0, 1)
+        elif designs is None:
+            drawn = numbers(own, site.law, site.units, count, start, dtype)
+        else:
+            drawn = stratified_numbers(own, site.law, designs, site.units, count, start, dtype).flatten(0, 1)
+        return arrange(drawn, site, rows)
+
+    def passes_at_once(self, program: Program, rows: int) -> int:
+        """Passes of ``rows`` rows that a chunk holds."""
+        return program.footprint.passes_at_once(rows, self.memory_limit)
+
+    def run_masks(self, program: Program, batch: Batch, masks: Sequence[Tensor | None]) -> Tensor:
+        """A chunk of passes with explicit masks: (passes, rows, width)."""
+        return run_masks(program, self._forward, batch, masks)
+
+
+@functools.cache
+def _keep_freed_memory(size: int) -> None:
+    """Let the C library keep ``size`` bytes of freed memory for the next chunk instead of returning them to the system.
+
+    Getting pages back from the system can cost a tenth of the time of all passes. Only glibc is told, whose own limits
+    are too small, and not where the environment tells it what to do.
+    """
+    told = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" and not told else None
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 1 << 25)
+        mallopt(_M_TRIM_THRESHOLD, min(size, (1 << 31) - 1))
+
+
+def _unflatten(structure: Structure, matrix: Tensor) -> Any:
+    if structure.kind == "tensor":
+        return matrix.reshape(*matrix.shape[:-1], *structure.shape)
+    sizes = [part.width for part in structure.parts]
+    values = [_unflatten(p, m) for p, m in zip(structure.parts, matrix.split(sizes, dim=-1), strict=True)]
+    return dict(zip(structure.keys, values, strict=True)) if structure.kind == "dict" else tuple(values)

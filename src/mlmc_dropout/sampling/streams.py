@@ -1,0 +1,14 @@
+"""Every random stream of the library, in one place: two purposes with one number would share their masks.
+
+A pass is named by seed, stream, replicate and index (``masks``). Estimates use the streams 0, 1, 2, …, one for each
+level with independent levels; everything else has a number far above.
+"""
+
+from __future__ import annotations
+
+__all__ = ["CURVATURE", "HEAD_CHECK", "PILOT", "TRAINING_EVALUATION"]
+
+HEAD_CHECK = 1 << 20  # passes that confirm an affine head
+CURVATURE = 1 << 21  # masks at which gradients are taken
+PILOT = 1 << 22  # passes of a pilot
+TRAINING_EVALUATION = 0x657661  # passes that evaluate a network in training

@@ -1,0 +1,1 @@
+"""When to stop: a budget of passes, a tolerance for either moment, or both."""

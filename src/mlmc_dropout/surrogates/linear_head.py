@@ -1,0 +1,145 @@
+"""The last dropout, averaged out in closed form where a linear head follows it (Rao–Blackwell).
+
+If an output is affine in the units of its last dropout site, then given all earlier masks its mean and
+variance over the last ones are known: with z the slope of the output in each keep bit and ξ = keep − q,
+a pass D becomes h = D − Σ z ξ, and s² = p q Σ z². So μ = E h and μ2 = E s² + Var h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from mlmc_dropout.sampling import streams
+from mlmc_dropout.sampling.inputs import Batch
+from mlmc_dropout.sampling.interception import apply_mask
+from mlmc_dropout.sampling.masks import pass_keys
+from mlmc_dropout.sampling.sampler import DropoutSampler, Program
+from mlmc_dropout.sampling.sites import Site
+from mlmc_dropout.surrogates.derivatives import expandable
+from mlmc_dropout.surrogates.linear import Linearisation, Probe, by_row
+
+__all__ = ["Head", "heads_of", "outputs_by_head", "proof_cost", "reduced_passes"]
+
+_CHECKS = 2  # random passes on which a head, which the graph says is affine, must prove it
+_CHECK_ROWS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A site after which some outputs are affine: ∂output/∂(site's output), zero for the other outputs."""
+
+    site: Site
+    jacobian: Tensor  # (rows, width, units)
+
+    @property
+    def outputs(self) -> Tensor:
+        """Which outputs it serves: bool (width,)."""
+        return self.jacobian.abs().amax(dim=(0, 2)) > 0
+
+
+def proof_cost(rows: int, heads: int = 1) -> float:
+    """What proving heads costs, in passes of all rows."""
+    return 2.0 * _CHECKS * heads * min(rows, _CHECK_ROWS) / rows
+
+
+def outputs_by_head(heads: Sequence[Head]) -> dict[int, Tensor]:
+    """The outputs that each head's site is averaged out for."""
+    return {head.site.index: head.outputs for head in heads}
+
+
+def slope(site: Site, x: Tensor) -> Tensor:
+    """d(site's output)/d(keep), unit by unit."""
+    one = torch.ones((), dtype=x.dtype, device=x.device)
+    return apply_mask(site.kind, x, one, site.p) - apply_mask(site.kind, x, one - one, site.p)
+
+
+def heads_of(
+    sampler: DropoutSampler, program: Program, batch: Batch, derivatives: Linearisation, seed: int
+) -> tuple[Head, ...]:
+    """For each output its last site, if the output is affine in it.
+
+    The graph of autograd proposes, passes with redrawn masks confirm.
+    """
+    if program.mode != "vmap":
+        return ()
+    heads: list[Head] = []
+    taken: Tensor | None = None
+    for site, jacobian in reversed(list(zip(program.sites, derivatives.in_outputs, strict=True))):
+        if site.active and not expandable(site):  # whatever comes before it is followed by more than a linear map
+            break
+        if not site.active or jacobian is None:
+            if site.active and (g := derivatives.in_masks[site.index]) is not None:  # feature-wise, for one: no head
+                last = g.abs().amax(dim=(0, 2)) > 0
+                taken = last if taken is None else taken | last
+            continue
+        mine = jacobian.abs().amax(dim=(0, 2)) > 0
+        affine = derivatives.affine[site.index]
+        assert affine is not None
+        taken, mine = (mine, mine) if taken is None else (taken | mine, mine & ~taken)
+        mine = mine & affine.to(mine.device)
+        if mine.any():
+            heads.append(Head(site, jacobian * mine[None, :, None]))
+    return tuple(proved for head in heads if (proved := _prove(sampler, program, batch, head, seed)) is not None)
+
+
+def _prove(sampler: DropoutSampler, program: Program, batch: Batch, head: Head, seed: int) -> Head | None:
+    """Redraw the head's masks alone: outputs must move by jacobian · slope · (change of masks), exactly."""
+    part = batch[: min(batch.rows, _CHECK_ROWS)]
+    rows = slice(0, part.rows)
+    keys = pass_keys(seed, streams.HEAD_CHECK, 0, range(2 * _CHECKS))
+    drawn = [sampler.draw(site, keys[:_CHECKS], part.rows, 0) for site in program.sites]
+    redrawn = list(drawn)
+    redrawn[head.site.index] = sampler.draw(head.site, keys[_CHECKS:], part.rows, 0)
+    own = [Head(head.site, head.jacobian[rows])]
+    h, s2 = reduced_passes(sampler, program, part, drawn, own)
+    again, _ = reduced_passes(sampler, program, part, redrawn, own)
+    scale = s2.sqrt().amax(dim=(0, 1)) + h.abs().amax(dim=(0, 1)) * 1e-3 + 1e-30
+    limit = 1e-9 if h.dtype == torch.float64 else 2e-4
+    affine = ((h - again).abs().amax(dim=(0, 1)) <= limit * scale) & head.outputs
+    if not affine.any():
+        return None
+    return Head(head.site, head.jacobian * affine[None, :, None])
+
+
+def reduced_passes(
+    sampler: DropoutSampler,
+    program: Program,
+    batch: Batch,
+    masks: Sequence[Tensor | None],
+    heads: Sequence[Head],
+) -> tuple[Tensor, Tensor]:
+    """Passes with the heads' masks averaged out: h and s², each (passes, rows, width)."""
+    if not heads:
+        out = sampler.run_masks(program, batch, masks)
+        return out, torch.zeros_like(out)
+    given = [m for m in masks if m is not None]
+
+    def one(*chosen: Tensor) -> tuple[Tensor, Tensor]:
+        left = iter(chosen)
+        own = [None if m is None else next(left) for m in masks]
+        with (probe := Probe(program.sites, own, {}, fills=False)):
+            h = sampler._forward(program.model, batch.map(torch.clone, batch.rows))
+        s2 = torch.zeros_like(h)
+        for head in heads:
+            site, keep = head.site, own[head.site.index]
+            assert keep is not None
+            z = by_row(slope(site, probe.inputs[site.index])[None], site, batch.rows)[0].to(head.jacobian.dtype)
+            xi = by_row(keep[None], site, batch.rows)[0].to(z.dtype) - (1.0 - site.p)
+            h = h - _per_row(head.jacobian, z * xi)
+            s2 = s2 + (site.p * (1.0 - site.p)) * _per_row(head.jacobian.square(), z.square())
+        return h, s2
+
+    with torch.no_grad():
+        return vmap(one, randomness="error")(*given)
+
+
+def _per_row(jacobian: Tensor, values: Tensor) -> Tensor:
+    """Σ_u jacobian[n, k, u] values[n, u]."""
+    if jacobian.shape[1] == 1:
+        return (jacobian[:, 0] * values).sum(dim=-1, keepdim=True)
+    return torch.einsum("nku,nu->nk", jacobian, values)

@@ -1,0 +1,76 @@
+"""Masks follow from the names of passes, and from nothing else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mlmc_dropout.sampling.masks import bernoulli, derive, latin_hypercube, pass_keys, words
+
+
+def test_words_are_splitmix64() -> None:
+    """The first outputs of the published generator with seed 1234567."""
+    expected = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
+    drawn = words(torch.tensor([1234567]), 4, first=1)[0].tolist()
+    assert [w % (1 << 64) for w in drawn] == expected
+
+
+def test_keys_differ_in_every_part_of_the_name() -> None:
+    names = [(s, t, r, i) for s in (0, 1, 1 << 70) for t in (0, 1) for r in (0, 1, 2) for i in (0, 1, 2)]
+    keys = {int(pass_keys(*name)) for name in names}
+    assert len(keys) == len(names)
+    grid = pass_keys(0, 0, torch.arange(3)[:, None].numpy(), torch.arange(4).numpy())
+    assert int(grid[2, 3]) == int(pass_keys(0, 0, 2, 3))
+
+
+def test_derive_takes_numbers_and_tensors_alike() -> None:
+    keys = pass_keys(3, 0, 0, range(5))
+    for tag in (0, 7, -1, 1 << 40):
+        assert torch.equal(derive(keys, tag), derive(keys, torch.tensor(tag)))
+    assert not torch.equal(derive(keys, 0), keys)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.003])
+@pytest.mark.parametrize("units", [1, 7, 8, 20])
+def test_passes_and_rows_may_be_drawn_in_any_pieces(p: float, units: int) -> None:
+    keys = pass_keys(0, 0, 0, range(30))
+    whole = bernoulli(keys, units, p, rows=40)
+    assert whole.shape == (30, 40, units) and whole.max() == 1
+    by_pass = torch.cat([bernoulli(part, units, p, rows=40) for part in keys.split(7)])
+    by_row = torch.cat([bernoulli(keys, units, p, rows=n, first_row=a) for a, n in ((0, 1), (1, 30), (31, 9))], dim=1)
+    assert torch.equal(whole, by_pass) and torch.equal(whole, by_row)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.77])
+def test_designs_may_be_drawn_in_any_pieces(p: float) -> None:
+    keys = pass_keys(0, 0, 0, range(6))
+    whole = latin_hypercube(keys, 10, 5, p, rows=8)
+    assert torch.equal(whole, torch.cat([latin_hypercube(k, 10, 5, p, rows=8) for k in keys.split(1)]))
+    parts = [latin_hypercube(keys, 10, 5, p, rows=n, first_row=a) for a, n in ((0, 3), (3, 5))]
+    assert torch.equal(whole, torch.cat(parts, dim=2))
+
+
+def test_extreme_rates() -> None:
+    keys = pass_keys(0, 0, 0, range(100))
+    assert bernoulli(keys, 50, 0.0).min() == 1
+    assert bernoulli(keys, 50, 1.0).max() == 0
+    assert bernoulli(keys, 50, 1e-12).min() == 1
+
+
+def test_global_generators_are_not_touched() -> None:
+    before = torch.random.get_rng_state()
+    bernoulli(pass_keys(0, 0, 0, range(10)), 100, 0.1)
+    latin_hypercube(pass_keys(0, 0, 0, range(10)), 10, 100, 0.1)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_the_contract_is_frozen() -> None:
+    """A pass's masks are part of a result's name: this changes only with the major version."""
+    keep = bernoulli(derive(pass_keys(42, 1, 2, [3]), 0), 24, 0.3, rows=2)
+    assert "".join(map(str, keep.flatten().tolist())) == FROZEN
+    design = latin_hypercube(pass_keys(42, 1, 2, [3]), 5, 6, 0.4)
+    assert "".join(map(str, design.flatten().tolist())) == FROZEN_DESIGN
+
+
+FROZEN = "011111111101001110010111111011101111101111111111"
+FROZEN_DESIGN = "111111011100100000101011010111"

@@ -1,0 +1,149 @@
+"""The expansion of second order: moments known exactly, and curvature found where there is some."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from mlmc_dropout.methods.stratified import Stratified
+from mlmc_dropout.sampling.masks import pass_keys
+from mlmc_dropout.surrogates.linear import linearise, supported
+from mlmc_dropout.surrogates.linear_head import heads_of, outputs_by_head
+from mlmc_dropout.surrogates.quadratic import fit_quadratic
+from testing.oracles import source_of, z_limit
+from testing.zoo import ZOO
+
+pytestmark = pytest.mark.filterwarnings("ignore::mlmc_dropout.FallbackWarning")
+
+
+def small(p, q, activation=nn.Tanh):
+    torch.manual_seed(3)
+    layers = (nn.Linear(2, 4), activation(), nn.Dropout(p), nn.Linear(4, 3), activation(), nn.Dropout(q))
+    return nn.Sequential(*layers, nn.Linear(3, 2), nn.Tanh()).double().eval(), torch.rand(2, 2).double()
+
+
+def second_order(source, samples=12, served=None):
+    form, cost = fit_quadratic(source.sampler, source.program, source.batch, samples, served or {}, source.seed)
+    assert cost > samples
+    return form
+
+
+def every_mask(program, rows):
+    """All masks of one row, given to every row, and their probabilities."""
+    active = program.active
+    bits = torch.tensor(list(itertools.product((0, 1), repeat=sum(s.units for s in active))), dtype=torch.uint8)
+    weights, masks, start = torch.ones(len(bits), dtype=torch.float64), [], 0
+    for site in active:
+        own = bits[:, start : start + site.units]
+        start += site.units
+        weights *= (own.double() * (1 - site.p) + (1 - own.double()) * site.p).prod(dim=1)
+        masks.append(own[:, None].expand(-1, rows, -1))
+    return masks, weights
+
+
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU])
+@pytest.mark.parametrize(("p", "q"), [(0.1, 0.1), (0.5, 0.2), (0.7, 0.05)])
+def test_mean_and_variance_are_those_of_all_masks(p, q, activation):
+    source = source_of(*small(p, q, activation))
+    form = second_order(source)
+    masks, weights = every_mask(source.program, 2)
+    values = form.values(masks, 2)
+    mean = torch.einsum("t,tnk->nk", weights, values)
+    variance = torch.einsum("t,tnk->nk", weights, (values - mean).square())
+    assert mean.abs().max() < 1e-12
+    torch.testing.assert_close(variance, form.variance, rtol=1e-10, atol=1e-14)
+
+
+def test_the_skewness_of_the_masks_matters():
+    """Negative control: the same with the variance of a Gaussian form is seen to be wrong."""
+    source = source_of(*small(0.1, 0.05))
+    form = second_order(source)
+    gaussian = form.slope.square() + form.bend.square().sum(dim=(-2, -1)) / 2
+    assert ((gaussian - form.variance).abs() / form.variance).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", [name for name, entry in ZOO.items() if "float16" not in name])
+def test_mean_and_variance_across_the_zoo(name):
+    model, x = ZOO[name].make()
+    source = source_of(model, x)
+    if not supported(source.program):
+        pytest.skip("masks belong to no single row")
+    form = second_order(source)
+    passes = 2000
+    keys = pass_keys(9, 0, 0, range(passes))
+    masks = [source.sampler.draw(site, keys, source.batch.rows, 0) for site in source.program.sites]
+    values = form.values(masks, source.batch.rows).double().numpy()
+    known = form.variance.double().numpy()
+    alive = known > 1e-12 * known.max()
+    z = values.mean(axis=0)[alive] / np.sqrt(known[alive] / passes)
+    squares = values[:, alive] ** 2
+    z_V = (squares.mean(axis=0) - known[alive]) / (squares.std(axis=0) / np.sqrt(passes))
+    assert np.abs(z).max() < z_limit(z.size * len(ZOO)) + 0.2
+    assert np.abs(z_V).max() < z_limit(z.size * len(ZOO)) + 1.0  # heavy tails: squares of squares
+
+
+class Bent(nn.Module):
+    """A square of a sum over all units: curvature in one direction, and none elsewhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.drop, self.out = nn.Linear(3, 40), nn.Dropout(0.3), nn.Linear(40, 1)
+
+    def forward(self, x):
+        return self.out(self.drop(self.first(x))).square()
+
+
+def test_curvature_is_found_where_there_is_some():
+    torch.manual_seed(0)
+    source = source_of(Bent().double().eval(), torch.randn(6, 3).double())
+    form = second_order(source, samples=20)
+    keys = pass_keys(5, 0, 0, range(3000))
+    masks = [source.sampler.draw(site, keys, 6, 0) for site in source.program.sites]
+    passes = source.sampler.run_masks(source.program, source.batch, masks)
+    left = (passes - form.values(masks, 6)).var(dim=0) / passes.var(dim=0)
+    straight = replace(form, bend=torch.zeros_like(form.bend))
+    first = (passes - straight.values(masks, 6)).var(dim=0) / passes.var(dim=0)
+    assert (left < 0.02).all()
+    assert (left < 0.1 * first).all()
+
+
+def test_masks_that_are_averaged_out_play_no_part():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(2, 6), nn.Tanh(), nn.Dropout(0.2), nn.Linear(6, 5), nn.Tanh(), nn.Dropout(0.3), nn.Linear(5, 1)
+    )
+    source = source_of(model.double().eval(), torch.rand(3, 2).double())
+    slopes = linearise(source.sampler, source.program, source.batch)
+    heads = heads_of(source.sampler, source.program, source.batch, slopes, seed=0)
+    form = second_order(source, served=outputs_by_head(heads))
+    last = source.program.active[-1]
+    assert [head.site for head in heads] == [last]
+    assert not form.directions[last.index][:, 0].any()
+    assert form.directions[0][:, 0].any()
+
+
+@pytest.mark.parametrize("masks", ["independent", "shared"])
+def test_rows_do_not_depend_on_their_neighbours(masks):
+    model, x = ZOO["float64"].make()
+    source = source_of(model, x, masks=masks)
+    whole = second_order(source)
+    rows = source.batch.rows
+    tail, _ = fit_quadratic(source.sampler, source.program, source.batch[1:], 12, {}, source.seed, first_row=1)
+    torch.testing.assert_close(whole.variance[1:rows], tail.variance, rtol=1e-6, atol=0)
+
+
+def test_rows_are_cut_so_that_the_gradients_of_many_masks_fit_the_memory_limit():
+    model, x = ZOO["float64"].make()
+    source = source_of(model, x.repeat(500, 1), memory_limit=1 << 22)
+    method = Stratified(expansion=True, gradient_masks=20, heads=False)
+    bound = method.bind(source)
+    units, width = sum(s.units for s in source.program.active), source.program.structure.width
+    for part in bound.ready.parts:
+        rows = part.rows.stop - part.rows.start
+        assert 8 * rows * units * 2 * 20 * (width + 1) <= 1 << 22  # masks and gradients, scaled and not
+    assert len(bound.ready.parts) > 1
