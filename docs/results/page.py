@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,21 @@ def signed(check: dict[str, Any]) -> str:
     return f"- {mark[check['kind']]} {text}"
 
 
+def subscripts(page: str) -> str:
+    """Indices of symbols, as in M_1, S²_Y or c_cpl, below the line; code, formulas and links as they are."""
+    parts = re.split(r"(```.*?```|`[^`]*`|\$[^$]*\$|\]\([^)]*\))", page, flags=re.S)
+    parts[::2] = [re.sub(r"(?<!\w)([A-Za-z]²?|Δ[YV])_(\w+)", r"\1<sub>\2</sub>", part) for part in parts[::2]]
+    parts[::2] = [re.sub(r"\b([αμ])(\d)", r"\1<sub>\2</sub>", part) for part in parts[::2]]
+    return "".join(parts)
+
+
 def render(results: Path = HERE) -> str:
     """The page, from the files in ``results``."""
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"n": number, "f": fixed, "table": table, "check": signed}
     summary = json.loads((results / "summary.json").read_text(encoding="utf-8"))
     verdicts = [json.loads((results / name / "verdict.json").read_text(encoding="utf-8")) for name in summary["ids"]]
-    return (
+    page = (
         environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
         .render(
             summary=summary,
@@ -65,6 +74,7 @@ def render(results: Path = HERE) -> str:
         .rstrip()
         + "\n"
     )
+    return subscripts(page)
 
 
 if __name__ == "__main__":
