@@ -1,15 +1,15 @@
 """Error bars you can trust for MC dropout.
 
-The flow of data, and where it is found:
+The flow of data, and where each step is found:
 
-1. ``engine``     a trained model -> its dropout sites; names of passes -> masks -> passes of the model, many at once
-2. ``moments``    passes -> mergeable moment blocks
-3. ``ladder``     fidelities T_0 < … < T_L; ``coupling`` gives a replicate's estimates at each of them
-4. ``allocation`` level variances and a budget -> counts; ``theory`` has the closed forms
-5. ``expansion``  what is known in closed form about the passes of a network
-6. ``estimators`` one file per method
-7. ``running``    spend, look, stop (``stopping``), on any executor, with checkpoints
-8. ``result``     estimates, standard errors, diagnostics
+1. ``sampling``    a trained model -> its dropout sites; names of passes -> masks -> passes of the model, many at once
+2. ``moments``     passes -> mergeable moment blocks
+3. ``theory``      closed forms of variances and costs
+4. ``surrogates``  cheap companions of a network, whose moments are known in closed form
+5. ``methods``     passes -> estimates and standard errors, one file per method (``mlmc``: ladder, coupling, allocation)
+6. ``stopping``    standard errors -> how many passes to spend next: budget and tolerance
+7. ``runtime``     runs the tasks of a method on any executor, with checkpoints; ``estimate`` is its front door
+8. ``result``      estimates, standard errors, diagnostics
 
 ``pinn`` trains the paper's two benchmarks, ``reproduction`` reproduces its figures and tables.
 """

@@ -29,7 +29,7 @@ class MLMCDropoutError(Exception):
 
 
 class InputError(MLMCDropoutError, ValueError):
-    """An argument has a value that cannot work."""
+    """An argument has an invalid value."""
 
 
 class LadderError(InputError):
@@ -41,7 +41,7 @@ class AllocationError(InputError):
 
 
 class ModelError(MLMCDropoutError):
-    """The model has no dropout we can control, or draws random numbers we cannot."""
+    """The model has no dropout that can be controlled, or draws random numbers that cannot be."""
 
 
 class ModelWarning(UserWarning):
@@ -51,8 +51,9 @@ class ModelWarning(UserWarning):
 class NonFiniteOutputError(MLMCDropoutError):
     """Passes gave NaN or infinite outputs.
 
-    ``rows`` are the input rows concerned; ``partial`` is the result of the passes before, or
-    ``None`` when there were too few of them.
+    Attributes:
+        rows: The input rows concerned.
+        partial: The result of the passes before, or ``None`` if there were too few of them.
     """
 
     def __init__(self, message: str, rows: NDArray[Any], partial: Any = None) -> None:
@@ -60,7 +61,7 @@ class NonFiniteOutputError(MLMCDropoutError):
         self.rows = rows
         self.partial = partial
 
-    def __reduce__(self) -> tuple[Any, ...]:  # it may have to travel home from a worker
+    def __reduce__(self) -> tuple[Any, ...]:  # workers send it to the main process
         return type(self), (str(self), self.rows, self.partial)
 
 
@@ -81,11 +82,11 @@ class ConfigError(MLMCDropoutError):
 
 
 class RunDirectoryError(MLMCDropoutError):
-    """A run directory cannot be written, or is not one of ours."""
+    """A run directory cannot be written, or was not made by this library."""
 
 
 class MissingExtraError(MLMCDropoutError, ImportError):
-    """An optional dependency is not installed."""
+    """An optional dependency is not installed; the message names the extra that brings it."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed: run  pip install 'mlmc-dropout[{extra}]'")

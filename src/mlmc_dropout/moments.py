@@ -1,4 +1,4 @@
-"""2 · Mergeable moment blocks: what is carried instead of samples."""
+"""2 · Mergeable moment blocks: what is kept instead of samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Central moments of a pass: the variance μ2 and, where known, the fourth moment μ4."""
+    """Central moments of a pass.
+
+    Attributes:
+        mu2: The variance μ2.
+        mu4: The fourth central moment μ4; ``None`` if it is not known.
+    """
 
     mu2: Any
     mu4: Any = None
@@ -30,7 +35,7 @@ class MomentBlock:
     """Count n, mean, and central sums s_k = Σ (x − mean)^k, k = 2, 3, 4, componentwise in float64.
 
     Two blocks merge exactly (Chan, Golub & LeVeque 1979 for s_2; Pébay 2008 for s_3, s_4). With
-    δ = mean_b − mean_a and n = n_a + n_b::
+    δ = mean_b − mean_a and n = n_a + n_b:
 
         mean = mean_a + δ n_b/n
         s_2  = s_2a + s_2b + δ² n_a n_b/n
@@ -38,11 +43,17 @@ class MomentBlock:
         s_4  = s_4a + s_4b + δ⁴ n_a n_b (n_a² − n_a n_b + n_b²)/n³
                + 6δ² (n_a² s_2b + n_b² s_2a)/n² + 4δ (n_a s_3b − n_b s_3a)/n
 
-    >>> a, b = MomentBlock.of(np.array([1.0, 2.0])), MomentBlock.of(np.array([4.0, 9.0]))
-    >>> float(a.merge(b).variance), float(np.var([1, 2, 4, 9], ddof=1))
-    (12.666666666666666, 12.666666666666666)
+    Attributes:
+        count: Number of samples n.
+        mean: Their mean, one entry per component.
+        s2: Σ (x − mean)².
+        s3: Σ (x − mean)³, or ``None`` in a block made with ``order=2``.
+        s4: Σ (x − mean)⁴, or ``None`` in a block made with ``order=2``.
 
-    Where only mean and variance are asked for, s_3 and s_4 can be left out: ``MomentBlock.of(x, order=2)``.
+    Examples:
+        >>> a, b = MomentBlock.of(np.array([1.0, 2.0])), MomentBlock.of(np.array([4.0, 9.0]))
+        >>> float(a.merge(b).variance), float(np.var([1, 2, 4, 9], ddof=1))
+        (12.666666666666666, 12.666666666666666)
     """
 
     count: int
@@ -53,13 +64,31 @@ class MomentBlock:
 
     @classmethod
     def empty(cls, shape: tuple[int, ...] = ()) -> MomentBlock:
-        """No samples: the identity of :meth:`merge`."""
+        """The block of no samples, the identity of :meth:`merge`.
+
+        Args:
+            shape: Shape of a sample; a number by default.
+
+        Returns:
+            The empty block.
+        """
         zeros = np.zeros(shape)
         return cls(0, zeros, zeros, zeros, zeros)
 
     @classmethod
     def of(cls, samples: ArrayLike, order: Literal[2, 4] = 4) -> MomentBlock:
-        """The block of ``samples`` along their first axis, with sums up to the given power."""
+        """The block of samples.
+
+        Args:
+            samples: Samples along the first axis.
+            order: Highest power to sum: 2 for mean and variance only, 4 (default) for skewness and kurtosis as well.
+
+        Returns:
+            The block, whose arrays have the shape of one sample.
+
+        Raises:
+            InputError: If ``order`` is neither 2 nor 4.
+        """
         if order not in (2, 4):
             raise InputError(f"order is 2 (mean and variance) or 4 (kurtosis, too): got {order!r}")
         x = np.asarray(samples, dtype=np.float64)
@@ -79,7 +108,14 @@ class MomentBlock:
 
     @classmethod
     def beside(cls, blocks: Sequence[MomentBlock]) -> MomentBlock:
-        """Blocks of equally many samples of different components, side by side along the first axis."""
+        """Join blocks of different components, all with the same number of samples.
+
+        Args:
+            blocks: The blocks, at least one; their components are joined along the first axis.
+
+        Returns:
+            The joint block.
+        """
         if len(blocks) == 1:
             return blocks[0]
         names = ("mean", "s2") if blocks[0].s3 is None else ("mean", "s2", "s3", "s4")
@@ -87,7 +123,14 @@ class MomentBlock:
         return cls(blocks[0].count, *map(np.concatenate, parts))
 
     def merge(self, other: MomentBlock) -> MomentBlock:
-        """The block of both sets of samples."""
+        """The block of both sets of samples.
+
+        Args:
+            other: A block of the same components.
+
+        Returns:
+            The merged block; it has s_3 and s_4 if both have them.
+        """
         if not self.count or not other.count:
             return self if self.count else other
         na, nb = float(self.count), float(other.count)
@@ -125,25 +168,32 @@ class MomentBlock:
 
     @property
     def kurtosis(self) -> Array:
-        """N s_4/s_2²; 3 for a Gaussian, NaN where the sample does not vary."""
+        """Kurtosis n s_4/s_2²; 3 for a Gaussian, NaN where the sample does not vary."""
         s4 = self._sum_of_fourth_powers()
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.asarray(self.count * s4 / self.s2**2)
 
     @property
     def skewness(self) -> Array:
-        """√n s_3/s_2^(3/2); 0 for a symmetric sample, NaN where the sample does not vary."""
+        """Skewness √n s_3/s_2^(3/2); 0 for a symmetric sample, NaN where the sample does not vary."""
         if self.s3 is None:
-            raise InputError("this block was made with order=2 and knows no third powers: use MomentBlock.of(samples)")
+            raise InputError("this block was made with order=2 and has no third powers: use MomentBlock.of(samples)")
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.asarray(np.sqrt(self.count) * self.s3 / self.s2**1.5)
 
     def _sum_of_fourth_powers(self) -> Array:
         if self.s4 is None:
-            raise InputError("this block was made with order=2 and knows no fourth powers: use MomentBlock.of(samples)")
+            raise InputError("this block was made with order=2 and has no fourth powers: use MomentBlock.of(samples)")
         return self.s4
 
 
 def merge_all(blocks: Iterable[MomentBlock]) -> MomentBlock:
-    """Merge from left to right; the order fixes the last bits of the result."""
+    """Merge blocks from left to right; the order determines the last bits of the result.
+
+    Args:
+        blocks: The blocks, at least one.
+
+    Returns:
+        The merged block.
+    """
     return reduce(MomentBlock.merge, blocks)

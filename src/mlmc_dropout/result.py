@@ -1,4 +1,4 @@
-"""8 · What a run found: estimates, their standard errors, and how they came about."""
+"""8 · The result of a run: estimates, their standard errors, and diagnostics."""
 
 from __future__ import annotations
 
@@ -36,12 +36,26 @@ class Status(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LevelStats:
-    """One level, as Giles tabulates them: increments of Y (mean, variance, kurtosis) and of V (suffix _V).
+    """Statistics of one level, as Giles tabulates them: of the increments of Y (mean) and of V (variance, suffix _V).
 
-    ``count`` replicates of ``fidelity`` passes were charged ``cost`` passes in all. ``telescoping``
-    is Giles' consistency check, sound below 1 (``None`` at level 0). Where a method beats plain Monte
-    Carlo, ``gain`` (and ``gain_V`` for the variance) is how many times as many passes that would need
-    for the same accuracy, and ``correlation`` that of a pass with its analytic companion.
+    Arrays have the model's output structure, with the inputs as first axis.
+
+    Attributes:
+        label: Name of the level.
+        fidelity: Passes per replicate, T_ℓ.
+        count: Number of replicates, M_ℓ.
+        cost: Passes that all of them were charged.
+        mean: Mean of the increments of Y.
+        variance: Their variance.
+        kurtosis: Their kurtosis, 3 for a Gaussian.
+        mean_V: Mean of the increments of V.
+        variance_V: Their variance.
+        kurtosis_V: Their kurtosis.
+        telescoping: Giles' consistency check, sound below 1; ``None`` at level 0.
+        correlation: Correlation of a pass with its surrogate; ``None`` for methods without one.
+        gain: How many times as many passes plain Monte Carlo needs for the same accuracy of the mean; ``None`` where
+            the method does not report it.
+        gain_V: The same for the variance.
     """
 
     label: str
@@ -87,12 +101,26 @@ _ARRAYS = (
 class Result:
     """Estimates of the mean μ and the variance μ2 of a pass, per input and output component.
 
-    ``mean_stderr`` and ``variance_stderr`` are honest standard errors of these two. ``S2_mean`` and
-    ``S2_variance`` are the paper's S²_Y and S²_V (method "mlmc" only). ``cost`` is the number of
-    passes spent per input. Arrays have the model's output structure, the inputs first.
+    Arrays have the model's output structure, with the inputs as first axis.
 
-    ``mean_reliable`` and ``variance_reliable`` are False where few passes carry most of a variance, or where no pass
-    moved at all: standard errors are not to be believed there yet.
+    Attributes:
+        mean: Estimate of μ.
+        variance: Estimate of μ2.
+        mean_stderr: Standard error of ``mean``.
+        variance_stderr: Standard error of ``variance``.
+        S2_mean: The paper's S²_Y (method "mlmc" only, else ``None``).
+        S2_variance: The paper's S²_V (method "mlmc" only, else ``None``).
+        cost: Passes spent per input.
+        levels: Statistics of each level.
+        status: How the run ended.
+        method: Name of the method.
+        seed: Seed of the run.
+        notes: Sentences that the user should read.
+        metadata: Settings and versions, as plain data.
+        structure: Structure of the model's output.
+        mean_reliable: False where few passes carry most of the variance, or where no two passes differ: ``mean_stderr``
+            cannot be trusted there yet. True everywhere by default.
+        variance_reliable: The same for ``variance_stderr``.
     """
 
     mean: Any
@@ -109,7 +137,7 @@ class Result:
     notes: tuple[str, ...]
     metadata: Mapping[str, Any]
     structure: Structure = field(repr=False)
-    mean_reliable: Any = None  # everywhere, unless given
+    mean_reliable: Any = None
     variance_reliable: Any = None
 
     def __post_init__(self) -> None:
@@ -120,13 +148,20 @@ class Result:
 
     @property
     def std(self) -> Any:
-        """Square root of the variance estimate (of its positive part: the paper's estimator can dip below zero)."""
+        """Square root of the variance estimate (of its positive part: the paper's estimator can be negative)."""
         return map_leaves(lambda v: np.sqrt(np.maximum(v, 0.0)), self.variance)
 
     # --------------------------------------------------------------------------- files
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write to a ``.npz`` file (arrays and JSON, nothing executable), atomically."""
+        """Write to a ``.npz`` file (arrays and JSON, nothing executable), atomically.
+
+        Args:
+            path: The file; the suffix ``.npz`` is added where it is missing.
+
+        Returns:
+            The path of the file written.
+        """
         path = _npz(path)
         arrays = {
             name: _matrix(self.structure, getattr(self, name)) for name in _ARRAYS if getattr(self, name) is not None
@@ -158,7 +193,14 @@ class Result:
     # ------------------------------------------------------------------------- exports
 
     def to_xarray(self) -> Any:
-        """An ``xarray.Dataset``: one variable per estimate (and output leaf), the inputs along ``input``."""
+        """Convert to an ``xarray.Dataset``: one variable per estimate (and output leaf), the inputs along ``input``.
+
+        Returns:
+            The dataset.
+
+        Raises:
+            MissingExtraError: If xarray is not installed.
+        """
         try:
             import xarray
         except ImportError:
@@ -177,7 +219,14 @@ class Result:
         return xarray.Dataset(variables, coords={"input": np.arange(rows)}, attrs=attrs)
 
     def to_dataframe(self) -> Any:
-        """A ``pandas.DataFrame`` with one row per input and output component."""
+        """Convert to a ``pandas.DataFrame`` with one row per input and output component.
+
+        Returns:
+            The data frame, with the columns ``input`` and ``output`` and one per estimate.
+
+        Raises:
+            MissingExtraError: If pandas is not installed.
+        """
         try:
             import pandas
         except ImportError:
@@ -204,7 +253,7 @@ class Result:
     __repr__ = __str__
 
 
-# What numpy, zipfile, zlib and json raise on files that are damaged or were never ours.
+# What numpy, zipfile, zlib and json raise on files that are damaged or of another kind.
 _UNREADABLE = (
     *(OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, EOFError, RuntimeError),
     *(zipfile.BadZipFile, zlib.error, struct.error),
@@ -212,8 +261,18 @@ _UNREADABLE = (
 
 
 def load_result(path: str | os.PathLike[str]) -> Result:
-    """Read a result written by :meth:`Result.save`; nothing in the file is executed."""
-    path = Path(path) if Path(path).exists() else _npz(path)  # ``save`` adds the suffix, so it may be left out here
+    """Read a result written by :meth:`Result.save`; nothing in the file is executed.
+
+    Args:
+        path: The file; the suffix ``.npz`` may be left out.
+
+    Returns:
+        The result.
+
+    Raises:
+        ResultFileError: If the file is missing, damaged, of another kind or of a newer format.
+    """
+    path = Path(path) if Path(path).exists() else _npz(path)  # ``save`` adds the suffix
     try:
         with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -252,14 +311,29 @@ def _rebuild(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Result:
 
 
 def leaves(value: Any) -> list[NDArray[Any]]:
-    """The arrays of a structured output, in order."""
+    """The arrays of a structured output, in order.
+
+    Args:
+        value: An array, or a tuple or mapping with arrays inside.
+
+    Returns:
+        The arrays.
+    """
     if isinstance(value, Mapping):
         value = tuple(value.values())
     return [leaf for part in value for leaf in leaves(part)] if isinstance(value, tuple) else [value]
 
 
 def map_leaves(function: Callable[[NDArray[Any]], Any], value: Any) -> Any:
-    """The same structure with ``function`` applied to each array."""
+    """Apply a function to each array of a structured output.
+
+    Args:
+        function: From an array to what takes its place.
+        value: An array, or a tuple or mapping with arrays inside.
+
+    Returns:
+        The same structure, with the function's results.
+    """
     if isinstance(value, Mapping):
         return {key: map_leaves(function, part) for key, part in value.items()}
     return tuple(map_leaves(function, part) for part in value) if isinstance(value, tuple) else function(value)
@@ -278,7 +352,15 @@ def _npz(path: str | os.PathLike[str]) -> Path:
 
 
 def unreliable(mean: NDArray[np.bool_], variance: NDArray[np.bool_]) -> str:
-    """A sentence about components whose standard errors cannot be believed; empty if there are none."""
+    """A sentence about components whose standard errors cannot be trusted.
+
+    Args:
+        mean: Whether the standard errors of the mean are reliable, one entry per component.
+        variance: The same for the variance.
+
+    Returns:
+        The sentence; empty if all components are reliable.
+    """
     bad = int(np.sum(~(mean & variance)))
     if not bad:
         return ""
@@ -288,7 +370,7 @@ def unreliable(mean: NDArray[np.bool_], variance: NDArray[np.bool_]) -> str:
     )
 
 
-def _typical(value: Any) -> float:
+def _finite_mean(value: Any) -> float:
     """Mean over all inputs and components, NaN where nothing is finite."""
     joined = np.concatenate([np.ravel(leaf) for leaf in leaves(value)])
     finite = joined[np.isfinite(joined)]
@@ -303,11 +385,13 @@ def _lines(result: Result) -> list[str]:
         result.status.value,
         "",
         "averages over inputs and outputs",
-        f"  mean      {_typical(result.mean): .6g}  ± {_typical(result.mean_stderr):.2g}",
-        f"  variance  {_typical(result.variance): .6g}  ± {_typical(result.variance_stderr):.2g}",
+        f"  mean      {_finite_mean(result.mean): .6g}  ± {_finite_mean(result.mean_stderr):.2g}",
+        f"  variance  {_finite_mean(result.variance): .6g}  ± {_finite_mean(result.variance_stderr):.2g}",
     ]
     if result.S2_mean is not None:
-        lines.append(f"  paper's S²: mean {_typical(result.S2_mean):.3g}, variance {_typical(result.S2_variance):.3g}")
+        lines.append(
+            f"  paper's S²: mean {_finite_mean(result.S2_mean):.3g}, variance {_finite_mean(result.S2_variance):.3g}"
+        )
     if result.levels:
         lines += ["", *level_table(result.levels)]
     if len(result.levels) > 2:
@@ -317,7 +401,14 @@ def _lines(result: Result) -> list[str]:
 
 
 def level_table(levels: tuple[LevelStats, ...]) -> list[str]:
-    """The diagnostic table, averages over inputs and outputs."""
+    """The table of level diagnostics, averaged over inputs and outputs.
+
+    Args:
+        levels: Statistics of the levels.
+
+    Returns:
+        The lines of the table.
+    """
     names = ("T", "M", "cost", "mean ΔY", "var ΔY", "kurt", "mean ΔV", "var ΔV", "kurt", "check")
     widths = (6, 9, 10, 12, 11, 7, 12, 11, 8, 7)
     head = " " * 10 + "".join(f"{name:>{width}}" for name, width in zip(names, widths, strict=True))
@@ -325,19 +416,26 @@ def level_table(levels: tuple[LevelStats, ...]) -> list[str]:
     for lv in levels:
         check = "" if lv.telescoping is None else f"{lv.telescoping:.2f}"
         rows.append(
-            f"{lv.label:<10}{lv.fidelity:>6}{lv.count:>9g}{lv.cost:>10g}{_typical(lv.mean):>12.3e}"
-            f"{_typical(lv.variance):>11.3e}{_typical(lv.kurtosis):>7.2f}{_typical(lv.mean_V):>12.3e}"
-            f"{_typical(lv.variance_V):>11.3e}{_typical(lv.kurtosis_V):>8.2f}{check:>7}"
+            f"{lv.label:<10}{lv.fidelity:>6}{lv.count:>9g}{lv.cost:>10g}{_finite_mean(lv.mean):>12.3e}"
+            f"{_finite_mean(lv.variance):>11.3e}{_finite_mean(lv.kurtosis):>7.2f}{_finite_mean(lv.mean_V):>12.3e}"
+            f"{_finite_mean(lv.variance_V):>11.3e}{_finite_mean(lv.kurtosis_V):>8.2f}{check:>7}"
         )
     return rows
 
 
 def variance_rates(levels: tuple[LevelStats, ...]) -> tuple[float, float]:
-    """Fitted β in Var Δ_ℓ ∝ T_ℓ^(−β) over the corrections, for the mean and for the variance."""
+    """Fitted rates β in Var Δ_ℓ ∝ T_ℓ^(−β) over the corrections (levels 1, 2, …).
+
+    Args:
+        levels: Statistics of the levels.
+
+    Returns:
+        β of the mean and β of the variance; NaN where fewer than two levels can be used.
+    """
     T = np.log([lv.fidelity for lv in levels[1:]])
     fits = []
     for name in ("variance", "variance_V"):
-        values = np.array([_typical(getattr(lv, name)) for lv in levels[1:]])
+        values = np.array([_finite_mean(getattr(lv, name)) for lv in levels[1:]])
         usable = np.isfinite(values) & (values > 0)
         fits.append(-float(np.polyfit(T[usable], np.log(values[usable]), 1)[0]) if usable.sum() > 1 else float("nan"))
     return fits[0], fits[1]

@@ -1,8 +1,8 @@
-"""Closed forms: what an estimator is worth before a single pass is spent.
+"""Closed forms: variances and costs of the estimators, known before any pass is run.
 
 Symbols: a pass has mean μ, variance μ2 and fourth central moment μ4; ``T`` is a fidelity (passes
 per replicate), ``M`` a count of replicates, a ladder is ``T_0 < … < T_L``. Names in brackets are
-those of the paper (Pim & Pryer, *Multi-level Monte Carlo Dropout for Efficient Uncertainty
+labels of the paper (Pim & Pryer, *Multi-level Monte Carlo Dropout for Efficient Uncertainty
 Quantification*). Moments may be numbers or arrays; level variances then have the level as their
 first axis.
 """
@@ -36,24 +36,56 @@ Array = NDArray[np.float64]
 
 
 def closure(mu2: ArrayLike) -> Any:
-    """μ4 = 3 μ2²: zero excess kurtosis (remark after thm:mlmc:variance_moments).
+    """Fourth moment of the Gaussian closure, μ4 = 3 μ2²: zero excess kurtosis (remark after thm:mlmc:variance_moments).
 
-    >>> float(closure(2.0))
-    12.0
+    Args:
+        mu2: Variance μ2 of a pass, a number or an array.
+
+    Returns:
+        μ4, of the shape of ``mu2``.
+
+    Examples:
+        >>> float(closure(2.0))
+        12.0
     """
     return 3.0 * np.square(np.asarray(mu2, dtype=float))
 
 
 def variance_of_sample_mean(T: ArrayLike, mu2: ArrayLike) -> Any:
-    """Var Y(T) = μ2 / T (lem:mlmc:single_fidelity_moments); with T = c, plain Monte Carlo's."""
+    """Variance of the mean of T passes, Var Y(T) = μ2 / T (lem:mlmc:single_fidelity_moments).
+
+    With T = c, the whole budget, this is the variance of plain Monte Carlo.
+
+    Args:
+        T: Number of passes, at least 1.
+        mu2: Variance μ2 of a pass.
+
+    Returns:
+        The variance, of the broadcast shape of the arguments.
+
+    Examples:
+        >>> float(variance_of_sample_mean(4, mu2=1.0))
+        0.25
+    """
     return np.asarray(mu2, dtype=float) / np.asarray(T, dtype=float)
 
 
 def variance_of_sample_variance(T: ArrayLike, mu2: ArrayLike, mu4: ArrayLike | None = None) -> Any:
-    """Var V(T) = (μ4 − (T−3)/(T−1)·μ2²) / T, T ≥ 2 (lem:mlmc:single_fidelity_moments).
+    """Variance of the sample variance of T passes (lem:mlmc:single_fidelity_moments).
 
-    >>> float(variance_of_sample_variance(5, mu2=1.0))  # Gaussian: 2 / (T − 1)
-    0.5
+        Var V(T) = (μ4 − (T−3)/(T−1)·μ2²) / T
+
+    Args:
+        T: Number of passes, at least 2.
+        mu2: Variance μ2 of a pass.
+        mu4: Fourth central moment μ4 of a pass; that of :func:`closure` by default.
+
+    Returns:
+        The variance, of the broadcast shape of the arguments.
+
+    Examples:
+        >>> float(variance_of_sample_variance(5, mu2=1.0))  # Gaussian: 2 / (T − 1)
+        0.5
     """
     T, mu2 = np.asarray(T, dtype=float), np.asarray(mu2, dtype=float)
     mu4 = closure(mu2) if mu4 is None else np.asarray(mu4, dtype=float)
@@ -61,21 +93,38 @@ def variance_of_sample_variance(T: ArrayLike, mu2: ArrayLike, mu4: ArrayLike | N
 
 
 def covariance_of_nested_variances(fine: int, coarse: int, mu2: ArrayLike, mu4: ArrayLike | None = None) -> Any:
-    """Cov[V(fine), V(coarse)] when the coarse passes are the first of the fine (lem:cov_overlap_var).
+    """Cov[V(fine), V(coarse)] when the coarse passes are the first of the fine ones (lem:cov_overlap_var).
 
-    Written as the paper has it; it equals Var V(fine), because V is a U-statistic.
+    Written as in the paper; it equals Var V(fine), because V is a U-statistic.
+
+    Args:
+        fine: Number of passes T_ℓ of the fine estimate.
+        coarse: Number of passes T_{ℓ−1} of the coarse estimate, at least 2 and at most ``fine``.
+        mu2: Variance μ2 of a pass.
+        mu4: Fourth central moment μ4 of a pass; that of :func:`closure` by default.
+
+    Returns:
+        The covariance, of the broadcast shape of ``mu2`` and ``mu4``.
     """
     mu2 = np.asarray(mu2, dtype=float)
     mu4 = closure(mu2) if mu4 is None else np.asarray(mu4, dtype=float)
-    own = (coarse - 1) / (fine - 1) * variance_of_sample_variance(coarse, mu2, mu4)
-    return own + (fine - coarse) / (coarse * fine * (fine - 1)) * (mu4 - 3 * mu2**2)
+    coarse_term = (coarse - 1) / (fine - 1) * variance_of_sample_variance(coarse, mu2, mu4)
+    return coarse_term + (fine - coarse) / (coarse * fine * (fine - 1)) * (mu4 - 3 * mu2**2)
 
 
 def level_variances_mean(fidelities: Sequence[int], mu2: ArrayLike = 1.0) -> Array:
-    """v_0 = μ2/T_0, v_ℓ = μ2 (1/T_{ℓ−1} − 1/T_ℓ) (eq:mlmc:allocation_mean_level_vars).
+    """Level variances of the mean: v_0 = μ2/T_0, v_ℓ = μ2 (1/T_{ℓ−1} − 1/T_ℓ) (eq:mlmc:allocation_mean_level_vars).
 
-    >>> level_variances_mean((4, 8, 16)).tolist()
-    [0.25, 0.125, 0.0625]
+    Args:
+        fidelities: T_0 < … < T_L.
+        mu2: Variance μ2 of a pass; 1 by default.
+
+    Returns:
+        v, of shape (L + 1, *shape of ``mu2``).
+
+    Examples:
+        >>> level_variances_mean((4, 8, 16)).tolist()
+        [0.25, 0.125, 0.0625]
     """
     inverse = 1.0 / np.asarray(fidelities, dtype=float)
     steps = np.concatenate([inverse[:1], inverse[:-1] - inverse[1:]])
@@ -83,9 +132,18 @@ def level_variances_mean(fidelities: Sequence[int], mu2: ArrayLike = 1.0) -> Arr
 
 
 def level_variances_variance(fidelities: Sequence[int], mu2: ArrayLike = 1.0, mu4: ArrayLike | None = None) -> Array:
-    """w_0 = Var V(T_0), w_ℓ = (1/T_{ℓ−1} − 1/T_ℓ)(μ4 − 3μ2²) + 2(1/(T_{ℓ−1}−1) − 1/(T_ℓ−1)) μ2².
+    """Level variances of the sample variance (thm:mlmc:variance_moments).
 
-    Theorem thm:mlmc:variance_moments; without ``mu4`` the closure is used.
+        w_0 = Var V(T_0)
+        w_ℓ = (1/T_{ℓ−1} − 1/T_ℓ)(μ4 − 3μ2²) + 2(1/(T_{ℓ−1}−1) − 1/(T_ℓ−1)) μ2²
+
+    Args:
+        fidelities: T_0 < … < T_L, with T_0 at least 2.
+        mu2: Variance μ2 of a pass; 1 by default.
+        mu4: Fourth central moment μ4 of a pass; that of :func:`closure` by default.
+
+    Returns:
+        w, of shape (L + 1, *broadcast shape of the moments).
     """
     mu2 = np.asarray(mu2, dtype=float)
     mu4 = closure(mu2) if mu4 is None else np.asarray(mu4, dtype=float)
@@ -97,69 +155,132 @@ def level_variances_variance(fidelities: Sequence[int], mu2: ArrayLike = 1.0, mu
 
 
 def expected_S2(level_variances: ArrayLike, counts: Sequence[int] | Array) -> Any:
-    """E S² = Σ v_ℓ / M_ℓ (lem:mlmc:mean_moments, thm:mlmc:variance_moments)."""
+    """Expectation of the paper's S²: E S² = Σ v_ℓ / M_ℓ (lem:mlmc:mean_moments, thm:mlmc:variance_moments).
+
+    Args:
+        level_variances: v_ℓ, with the level as first axis.
+        counts: Numbers of replicates M_ℓ.
+
+    Returns:
+        E S², of the shape of one level variance.
+    """
     v = np.asarray(level_variances, dtype=float)
     return np.tensordot(1.0 / np.asarray(counts, dtype=float), v, axes=1)
 
 
 variance_independent = expected_S2
-"""Var of the multilevel estimator when levels are drawn independently: exactly E S²."""
+"""Variance of the multilevel estimator when levels are drawn independently: exactly E S²."""
 
 
 def variance_nested(level_variances: ArrayLike, counts: Sequence[int] | Array) -> Any:
-    """Var of Algorithm 1, where level ℓ extends the replicates of level ℓ−1.
+    """Variance of Algorithm 1, where level ℓ extends the replicates of level ℓ−1.
 
-    Increments of nested samples are uncorrelated among each other, and the covariance of level 0
+    Increments of nested samples are uncorrelated with each other, and the covariance of level 0
     with Δ_ℓ is −v_ℓ, hence  Var = v_0/M_0 + Σ v_ℓ/M_ℓ − 2 Σ_{ℓ≥1} v_ℓ / max(M_0, M_ℓ).
-    With equal counts this is plain Monte Carlo's variance, the least possible.
+    With equal counts this is the variance of plain Monte Carlo, the smallest possible.
 
-    >>> v = level_variances_mean((4, 8, 16))
-    >>> round(float(variance_nested(v, (10, 10, 10))), 10), 1 / 160
-    (0.00625, 0.00625)
+    Args:
+        level_variances: v_ℓ, with the level as first axis.
+        counts: Numbers of replicates M_ℓ.
+
+    Returns:
+        The variance, of the shape of one level variance.
+
+    Examples:
+        >>> v = level_variances_mean((4, 8, 16))
+        >>> round(float(variance_nested(v, (10, 10, 10))), 10), 1 / 160
+        (0.00625, 0.00625)
     """
     v, M = np.asarray(level_variances, dtype=float), np.asarray(counts, dtype=float)
     return expected_S2(v, M) - 2.0 * np.tensordot(1.0 / np.maximum(M[0], M[1:]), v[1:], axes=1)
 
 
 def cost_per_replicate(fidelities: Sequence[int], cost: str) -> NDArray[np.int64]:
-    """a_ℓ: passes a level-ℓ replicate is charged under the "coupled" or "uncoupled" cost model."""
+    """Passes a_ℓ that a replicate of level ℓ is charged.
+
+    Args:
+        fidelities: T_0 < … < T_L.
+        cost: Cost model: "coupled", a_ℓ = T_ℓ − T_{ℓ−1}, or "uncoupled", a_ℓ = T_ℓ.
+
+    Returns:
+        a, of shape (L + 1,).
+    """
     T = np.asarray(fidelities, dtype=np.int64)
     return np.diff(T, prepend=0) if cost == "coupled" else T
 
 
 def cost_coupled(fidelities: Sequence[int], counts: Sequence[int]) -> int:
-    """c_cpl = T_0 M_0 + Σ (T_ℓ − T_{ℓ−1}) M_ℓ (eq:mlmc:cost_coupled_additive).
+    """Cost under the coupled model: c_cpl = T_0 M_0 + Σ (T_ℓ − T_{ℓ−1}) M_ℓ (eq:mlmc:cost_coupled_additive).
 
-    >>> cost_coupled((4, 8, 16), (103, 73, 37))
-    1000
+    Args:
+        fidelities: T_0 < … < T_L.
+        counts: Numbers of replicates M_ℓ.
+
+    Returns:
+        The cost in passes.
+
+    Examples:
+        >>> cost_coupled((4, 8, 16), (103, 73, 37))
+        1000
     """
     return int(cost_per_replicate(fidelities, "coupled") @ np.asarray(counts))
 
 
 def cost_uncoupled(fidelities: Sequence[int], counts: Sequence[int]) -> int:
-    """c_unc = Σ T_ℓ M_ℓ (eq:mlmc:cost_uncoupled_additive); what independent levels really cost."""
+    """Cost under the uncoupled model: c_unc = Σ T_ℓ M_ℓ (eq:mlmc:cost_uncoupled_additive).
+
+    This is what independent levels really cost.
+
+    Args:
+        fidelities: T_0 < … < T_L.
+        counts: Numbers of replicates M_ℓ.
+
+    Returns:
+        The cost in passes.
+    """
     return int(cost_per_replicate(fidelities, "uncoupled") @ np.asarray(counts))
 
 
 def cost_spent(fidelities: Sequence[int], counts: Sequence[int], levels: str) -> int:
-    """Passes really run: a nested replicate runs to its deepest level, independent ones each run T_ℓ.
+    """Passes that are really run.
 
-    Equals ``cost_coupled`` for nested levels with M_0 ≥ … ≥ M_L, and exceeds it otherwise.
+    A nested replicate runs to its deepest level; independent replicates run T_ℓ passes each. For nested levels with
+    M_0 ≥ … ≥ M_L this equals :func:`cost_coupled`, and otherwise exceeds it.
 
-    >>> cost_spent((4, 8), (10, 20), "nested"), cost_coupled((4, 8), (10, 20))
-    (160, 120)
+    Args:
+        fidelities: T_0 < … < T_L.
+        counts: Numbers of replicates M_ℓ.
+        levels: How levels are sampled: "nested" or "independent".
+
+    Returns:
+        The number of passes.
+
+    Examples:
+        >>> cost_spent((4, 8), (10, 20), "nested"), cost_coupled((4, 8), (10, 20))
+        (160, 120)
     """
     if levels == "independent":
         return cost_uncoupled(fidelities, counts)
-    reaching = np.maximum.accumulate(np.asarray(counts)[::-1])[::-1]
-    return cost_coupled(fidelities, reaching.tolist())
+    replicates_reaching = np.maximum.accumulate(np.asarray(counts)[::-1])[::-1]
+    return cost_coupled(fidelities, replicates_reaching.tolist())
 
 
 def optimal_counts(level_variances: ArrayLike, costs: ArrayLike, budget: float) -> Array:
-    """M_ℓ = c·√(v_ℓ/a_ℓ) / Σ_k √(v_k a_k) (lem:mlmc:allocation_mean, …_variance_general).
+    """Counts of least variance for a budget (lem:mlmc:allocation_mean, …_variance_general).
 
-    >>> optimal_counts(level_variances_mean((4, 8, 16)), [4, 4, 8], 1000).round(2).tolist()
-    [103.55, 73.22, 36.61]
+        M_ℓ = c·√(v_ℓ/a_ℓ) / Σ_k √(v_k a_k)
+
+    Args:
+        level_variances: v_ℓ, one number per level.
+        costs: Passes a_ℓ per replicate of each level.
+        budget: Passes c to spend.
+
+    Returns:
+        M, real numbers, of shape (L + 1,).
+
+    Examples:
+        >>> optimal_counts(level_variances_mean((4, 8, 16)), [4, 4, 8], 1000).round(2).tolist()
+        [103.55, 73.22, 36.61]
     """
     v, a = np.asarray(level_variances, dtype=float), np.asarray(costs, dtype=float)
     result: Array = budget * np.sqrt(v / a) / np.sqrt(v * a).sum()

@@ -12,39 +12,47 @@ from scipy.special import gammaincinv
 
 from mlmc_dropout.errors import InputError
 
-__all__ = ["Goal", "Look", "stderr_upper_factor"]
+__all__ = ["Estimates", "Goal", "stderr_upper_factor"]
 
 Array = NDArray[np.float64]
 
-PILOT = 128  # passes spent before the first look at the standard errors
-TRUSTED = 16  # samples (passes, replicates, pairs of designs) from which a standard error is believed
-MAX_GROWTH = 8.0  # never trust a look enough to multiply the passes by more than this
-MIN_GROWTH = 1.05  # nor look again after less than this
-EXTREME_SHARE = 0.25  # the share of a largest standard error's overstatement that more passes are likely to take away
-STEP_SHARE = 0.75  # the share of a long way that is gone before looking again
+PILOT = 128  # passes spent before the standard errors are first looked at
+TRUSTED = 16  # samples (passes, replicates, pairs of designs) from which a standard error is trusted
+MAX_GROWTH = 8.0  # the passes are multiplied by at most this from one round to the next
+MIN_GROWTH = 1.05  # and by at least this
+EXTREME_SHARE = 0.25  # share of the excess of the largest standard error that the next round is likely to remove
+STEP_SHARE = 0.75  # share of a large need that is spent before looking again
 
 
-class Look(Protocol):
-    """Estimates so far, as a stop rule sees them: matrices (rows, width) and the passes spent per input.
-
-    ``overhead`` is the part of these that came before the first sample and does not grow with the samples.
-    """
+class Estimates(Protocol):
+    """Estimates so far, as a stop rule sees them; arrays are (rows, width)."""
 
     @property
-    def mean(self) -> Array: ...
+    def mean(self) -> Array:
+        """Estimate of the mean."""
+
     @property
-    def variance(self) -> Array: ...
+    def variance(self) -> Array:
+        """Estimate of the variance."""
+
     @property
-    def mean_stderr(self) -> Array: ...
+    def mean_stderr(self) -> Array:
+        """Standard error of the mean; NaN where it is not known yet."""
+
     @property
-    def variance_stderr(self) -> Array: ...
+    def variance_stderr(self) -> Array:
+        """Standard error of the variance; NaN where it is not known yet."""
+
     @property
-    def cost(self) -> float: ...
+    def cost(self) -> float:
+        """Passes spent per input."""
+
     @property
-    def overhead(self) -> float: ...
+    def overhead(self) -> float:
+        """The part of the cost that came before the first sample and does not grow with the samples."""
 
 
-def _number(value: object) -> bool:
+def _is_finite_number(value: object) -> bool:
     """Whether ``value`` is a finite number."""
     return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -53,12 +61,20 @@ def _number(value: object) -> bool:
 class Goal:
     """Standard errors to reach and passes that may be spent on it.
 
-    A tolerance is met when the share ``quantile`` of all components (inputs × outputs) has a
-    standard error at or below it. With ``relative`` it is multiplied, output component by output
-    component, with the largest absolute estimate over the inputs.
+    A tolerance is met when the share ``quantile`` of all components (inputs × outputs) has a standard error at or below
+    it.
 
-    >>> Goal(tolerance=0.01, budget=1000).has_tolerance
-    True
+    Attributes:
+        budget: Passes per input that may be spent; no limit by default.
+        tolerance: Standard error of the mean to reach; ``None`` (default) asks for none.
+        tolerance_variance: Standard error of the variance to reach; ``None`` (default) asks for none.
+        relative: Whether tolerances are relative: multiplied, for each output component, by the largest absolute
+            estimate over the inputs.
+        quantile: Share of the components that must meet the tolerance, in (0, 1]; all by default.
+
+    Examples:
+        >>> Goal(tolerance=0.01, budget=1000).has_tolerance
+        True
     """
 
     budget: float | None = None
@@ -70,13 +86,13 @@ class Goal:
     def __post_init__(self) -> None:
         if self.budget is None and not self.has_tolerance:
             raise InputError("give a stop rule: budget= (passes per input), tolerance= or tolerance_variance=")
-        if self.budget is not None and not (_number(self.budget) and self.budget >= 1):
+        if self.budget is not None and not (_is_finite_number(self.budget) and self.budget >= 1):
             raise InputError(f"budget is a number of passes per input, at least 1: got {self.budget!r}")
         for name in ("tolerance", "tolerance_variance"):
             value = getattr(self, name)
-            if value is not None and not (_number(value) and value > 0):
+            if value is not None and not (_is_finite_number(value) and value > 0):
                 raise InputError(f"{name} is a standard error to reach and must be a positive number: got {value!r}")
-        if not (_number(self.quantile) and 0 < self.quantile <= 1):
+        if not (_is_finite_number(self.quantile) and 0 < self.quantile <= 1):
             raise InputError(f"quantile is the share of components that must meet the tolerance: got {self.quantile!r}")
 
     @property
@@ -84,65 +100,111 @@ class Goal:
         """Whether any accuracy is asked for."""
         return self.tolerance is not None or self.tolerance_variance is not None
 
-    def pilot(self, least: float) -> float:
-        """Passes before the first look; ``least`` is the smallest run that gives standard errors."""
-        passes = max(PILOT, least)
+    def pilot(self, min_cost: float) -> float:
+        """Passes to spend before the standard errors are looked at for the first time.
+
+        Args:
+            min_cost: Passes of the smallest run that gives standard errors.
+
+        Returns:
+            ``PILOT`` passes or ``min_cost``, whichever is more, within the budget.
+        """
+        passes = max(PILOT, min_cost)
         return passes if self.budget is None else min(passes, self.budget)
 
-    def first(self, least: float) -> float:
-        """Passes of the first round: everything, or a pilot if the accuracy decides."""
+    def first(self, min_cost: float) -> float:
+        """Passes of the first round: the whole budget, or a pilot if there is a tolerance.
+
+        Args:
+            min_cost: Passes of the smallest run that gives standard errors.
+
+        Returns:
+            The number of passes per input.
+        """
         if self.has_tolerance:
-            return self.pilot(least)
+            return self.pilot(min_cost)
         assert self.budget is not None
         return self.budget
 
-    def shortfall(self, found: Look) -> float:
-        """How many times more passes the tolerance needs: the (quantile of the) largest (stderr / tolerance)²."""
+    def shortfall(self, estimates: Estimates) -> float:
+        """How many times as many passes the tolerance needs: the (quantile of the) largest (stderr / tolerance)².
+
+        Args:
+            estimates: The estimates so far.
+
+        Returns:
+            The factor, at most 1 if the tolerance is met; infinite where there is no standard error yet.
+        """
         ratios = [
             (stderr / (tolerance * _scale(values, self.relative))) ** 2
             for stderr, values, tolerance in (
-                (found.mean_stderr, found.mean, self.tolerance),
-                (found.variance_stderr, found.variance, self.tolerance_variance),
+                (estimates.mean_stderr, estimates.mean, self.tolerance),
+                (estimates.variance_stderr, estimates.variance, self.tolerance_variance),
             )
             if tolerance is not None
         ]
-        known = [np.where(np.isnan(r), np.inf, r) for r in ratios]  # no standard error yet: anything is possible
-        return max(float(np.quantile(r, self.quantile, method="inverted_cdf")) for r in known)
+        factors = [np.where(np.isnan(r), np.inf, r) for r in ratios]  # no standard error yet
+        return max(float(np.quantile(r, self.quantile, method="inverted_cdf")) for r in factors)
 
-    def met(self, found: Look, samples: float) -> bool:
-        """Whether the tolerance is met, by standard errors that can be believed, or by upper limits for them."""
-        return self.has_tolerance and self.shortfall(found) * stderr_upper_factor(samples) <= 1
+    def met(self, estimates: Estimates, samples: float) -> bool:
+        """Whether the tolerance is met.
 
-    def more(self, found: Look, samples: float) -> float:
-        """Passes to spend after a look; 0 when the goal is reached.
+        Args:
+            estimates: The estimates so far.
+            samples: Number of samples n behind their standard errors; below ``TRUSTED``, upper limits for the standard
+                errors must meet the tolerance.
 
-        The largest of m standard errors, each estimated from n ``samples``, overstates the truth by
-        a factor of about 1 + sqrt(2/n)·sqrt(2 log m) in its square. Most of it is still there at the
-        next look, and the stop waits for the largest; the way to go is shortened by ``EXTREME_SHARE`` of it, and
-        a long way is not gone in one step, least of all after few samples, so that a noisy look does not
-        overshoot. The stop itself relies on the standard errors as they are reported, or, with fewer than
-        ``TRUSTED`` samples behind them, on upper limits for them.
+        Returns:
+            True if there is a tolerance and it is met.
         """
-        left = math.inf if self.budget is None else self.budget - found.cost
+        return self.has_tolerance and self.shortfall(estimates) * stderr_upper_factor(samples) <= 1
+
+    def more(self, estimates: Estimates, samples: float) -> float:
+        """Passes to spend next; 0 when the goal is reached.
+
+        The largest of m standard errors, each estimated from n ``samples``, overstates the truth by a factor of about
+        1 + sqrt(2/n)·sqrt(2 log m) in its square. Most of this excess is still there after the next round, and the
+        run stops only when the largest meets the tolerance; so the predicted need is reduced by ``EXTREME_SHARE`` of
+        the excess only. A large need is met in several rounds, with smaller steps after few samples, so that a noisy
+        estimate does not overshoot. The stop itself relies on the standard errors as they are reported or, with fewer
+        than ``TRUSTED`` samples behind them, on upper limits for them.
+
+        Args:
+            estimates: The estimates so far.
+            samples: Number of samples n behind their standard errors.
+
+        Returns:
+            The number of passes per input, within the budget.
+        """
+        remaining = math.inf if self.budget is None else self.budget - estimates.cost
         if not self.has_tolerance:
-            return max(left, 0.0)
-        if self.met(found, samples):
+            return max(remaining, 0.0)
+        if self.met(estimates, samples):
             return 0.0
-        spent = found.cost - found.overhead
+        spent = estimates.cost - estimates.overhead
         if samples < TRUSTED:
-            return min(spent * min(TRUSTED / max(samples, 1.0) - 1.0, 1.0), left)
-        short = self.shortfall(found)
-        luck = EXTREME_SHARE * math.sqrt(2.0 / max(samples, 2.0)) * math.sqrt(2.0 * math.log(max(found.mean.size, 1)))
-        growth = short / (1.0 + luck) * (STEP_SHARE if short > 2 else 1.0)
-        most = min(1.0 + samples / TRUSTED, MAX_GROWTH)
-        return max(0.0, min(spent * (min(max(growth, MIN_GROWTH), most) - 1.0), left))
+            return min(spent * min(TRUSTED / max(samples, 1.0) - 1.0, 1.0), remaining)
+        needed = self.shortfall(estimates)
+        excess = (
+            EXTREME_SHARE * math.sqrt(2.0 / max(samples, 2.0)) * math.sqrt(2.0 * math.log(max(estimates.mean.size, 1)))
+        )
+        growth = needed / (1.0 + excess) * (STEP_SHARE if needed > 2 else 1.0)
+        max_growth = min(1.0 + samples / TRUSTED, MAX_GROWTH)
+        return max(0.0, min(spent * (min(max(growth, MIN_GROWTH), max_growth) - 1.0), remaining))
 
 
 def stderr_upper_factor(samples: float) -> float:
-    """Upper 99 % limit of a squared standard error over its estimate (n−1 degrees of freedom), 1 if it is trusted.
+    """Upper 99 % limit of a squared standard error, relative to its estimate (n−1 degrees of freedom).
 
-    >>> stderr_upper_factor(100), round(stderr_upper_factor(5), 1)
-    (1.0, 13.5)
+    Args:
+        samples: Number of samples n behind the estimate.
+
+    Returns:
+        The factor: 1 from ``TRUSTED`` samples on, infinite below 2.
+
+    Examples:
+        >>> stderr_upper_factor(100), round(stderr_upper_factor(5), 1)
+        (1.0, 13.5)
     """
     if samples >= TRUSTED:
         return 1.0
