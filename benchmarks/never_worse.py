@@ -11,12 +11,10 @@ times the copies, and that counts. ``--outside`` adds transformers with random w
 from __future__ import annotations
 
 import argparse
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import common
@@ -25,19 +23,21 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from mlmc_dropout.engine.sampler import DropoutSampler, FallbackWarning
-from mlmc_dropout.estimators import Auto, Chooser, Method, Pooled, Source, Stratified, merge_states
-from mlmc_dropout.stopping import Goal
+from mlmc_dropout.methods.auto import Auto
+from mlmc_dropout.methods.base import Method, MethodSpec, merge_states
+from mlmc_dropout.methods.pooled import Pooled
+from mlmc_dropout.methods.stratified import Stratified
+from mlmc_dropout.sampling.sampler import DropoutSampler, FallbackWarning
+from mlmc_dropout.sampling.source import Source
+from mlmc_dropout.stopping.goal import Goal
 from mlmc_dropout.theory import variance_of_sample_variance
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from zoo import ZOO
+from testing.zoo import ZOO
 
 BUDGETS = (30, 100, 300, 1000)
 LIMIT = 1.1
 AGAIN = 20  # times the copies, where the limit seems to be exceeded
-METHODS: dict[str, Chooser] = {"stratified": Stratified(), "auto": Auto()}
-ADVISED: dict[str, Chooser] = {"control-variate": Stratified(expansion=True)}  # for those who know what they do
+METHODS: dict[str, MethodSpec] = {"stratified": Stratified(), "auto": Auto()}
+ADVISED: dict[str, MethodSpec] = {"control-variate": Stratified(expansion=True)}  # for those who know what they do
 MOMENTS = 50_000  # passes from which the variances of plain Monte Carlo are known
 
 
@@ -193,7 +193,7 @@ def label(plan: Method) -> str:
 
 
 def study(
-    case: Case, method: Chooser, budget: int, copies: int, pilots: int, plain: Any, first: int = 0
+    case: Case, method: MethodSpec, budget: int, copies: int, pilots: int, plain: Any, first: int = 0
 ) -> dict[str, Any]:
     """Variances of a method's estimates over plain Monte Carlo's."""
     single = source_of(case)
@@ -240,7 +240,7 @@ def main() -> int:
         plain = plain_moments(case)
         for budget in options.budgets:
             for name, method in methods.items():
-                if budget < method.least():
+                if budget < method.min_cost():
                     continue
                 pilots = options.pilots if name == "auto" else 3
                 row = {"method": name, **study(case, method, budget, options.copies, pilots, plain)}

@@ -14,23 +14,24 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import common
 import numpy as np
 import torch
-from mlmc_dropout.engine.sampler import DropoutSampler
-from mlmc_dropout.estimators import Auto, Chooser, Pooled, Source, Stratified
 from numpy.typing import NDArray
 from scipy import stats
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from oracles import run_method
+from mlmc_dropout.methods.auto import Auto
+from mlmc_dropout.methods.base import MethodSpec
+from mlmc_dropout.methods.pooled import Pooled
+from mlmc_dropout.methods.stratified import Stratified
+from mlmc_dropout.sampling.sampler import DropoutSampler
+from mlmc_dropout.sampling.source import Source
+from testing.oracles import run_method
 
 PASSES = 500
 REFERENCE = 200_000
@@ -43,7 +44,7 @@ NETWORKS: dict[str, tuple[tuple[int, ...], float, str, int, int]] = {  # widths,
     "gelu": ((64, 64, 64), 0.2, "gelu", 5, 400),
     "tanh": ((48, 48), 0.5, "tanh", 9, 300),
 }
-METHODS: dict[str, Chooser] = {"pooled": Pooled(), "stratified": Stratified(), "auto": Auto()}
+METHODS: dict[str, MethodSpec] = {"pooled": Pooled(), "stratified": Stratified(), "auto": Auto()}
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
@@ -93,7 +94,7 @@ def source_of(images: int, network: str = "relu") -> Source:
 
 
 def study(
-    source: Source, method: Chooser, truth: tuple[Array, Array], runs: int, passes: int = PASSES
+    source: Source, method: MethodSpec, truth: tuple[Array, Array], runs: int, passes: int = PASSES
 ) -> list[Covered]:
     """Both moments of many runs."""
     holds: list[list[Flags]] = [[], []]
