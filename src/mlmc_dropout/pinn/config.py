@@ -37,7 +37,15 @@ _T = TypeVar("_T")
 
 
 def positive(owner: object, *names: str) -> None:
-    """Refuse fields of ``owner`` that are not positive and finite."""
+    """Refuse fields that are not positive and finite.
+
+    Args:
+        owner: The dataclass whose fields are checked.
+        *names: Names of its fields.
+
+    Raises:
+        ConfigError: If one of them is not; the message names it.
+    """
     for name in names:
         number = getattr(owner, name)
         if not (math.isfinite(number) and number > 0):
@@ -45,7 +53,16 @@ def positive(owner: object, *names: str) -> None:
 
 
 def at_least(owner: object, minimum: int, *names: str) -> None:
-    """Refuse fields of ``owner`` below ``minimum``."""
+    """Refuse fields below a minimum.
+
+    Args:
+        owner: The dataclass whose fields are checked.
+        minimum: The smallest value allowed.
+        *names: Names of its fields.
+
+    Raises:
+        ConfigError: If one of them is smaller; the message names it.
+    """
     for name in names:
         number = getattr(owner, name)
         if number < minimum:
@@ -60,7 +77,15 @@ def _one_of(owner: object, name: str, choices: Mapping[str, object] | tuple[str,
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Hidden ``width`` and ``depth``, ``activation``, ``dropout`` rate, and how the weights ``start``."""
+    """The shape of a network and the start of its weights.
+
+    Attributes:
+        width: Units of a hidden layer.
+        depth: Number of hidden layers.
+        activation: One of :data:`~mlmc_dropout.pinn.networks.ACTIVATIONS`.
+        dropout: Dropout rate p in [0, 1).
+        start: How the weights start: ``"torch"`` or ``"xavier"``.
+    """
 
     width: int
     depth: int
@@ -80,8 +105,14 @@ class Network:
 class Optimizer:
     """Adam, its learning rate multiplied by ``decay`` every ``decay_every`` epochs.
 
-    >>> Optimizer(learning_rate=1e-3, decay=0.5, decay_every=100).rate(epoch=250)
-    0.00025
+    Attributes:
+        learning_rate: The rate of the first epochs.
+        decay: Factor of the rate; 1 keeps it constant.
+        decay_every: Epochs between two changes of the rate.
+
+    Examples:
+        >>> Optimizer(learning_rate=1e-3, decay=0.5, decay_every=100).rate(epoch=250)
+        0.00025
     """
 
     learning_rate: float
@@ -93,14 +124,25 @@ class Optimizer:
         at_least(self, 1, "decay_every")
 
     def rate(self, epoch: int) -> float:
+        """The learning rate of an epoch.
+
+        Args:
+            epoch: Its number, from 0.
+
+        Returns:
+            The rate, ``learning_rate · decay^(epoch // decay_every)``.
+        """
         return self.learning_rate * float(self.decay ** (epoch // self.decay_every))
 
 
 @dataclass(frozen=True, slots=True)
 class Uzawa:
-    """The multiplier moves by ``rho`` times the residual of the constraint every ``every`` epochs.
+    """Uzawa's ascent on the multiplier: ``lambda <- lambda + rho c``, with ``c`` the residual of the constraint.
 
-    The residual is that of ``lag_passes`` fresh passes; with 0, that of the passes of the loss.
+    Attributes:
+        rho: Step of the multiplier.
+        every: Epochs between two steps.
+        lag_passes: Fresh passes from which the residual is taken; with 0, that of the passes of the loss.
     """
 
     rho: float
@@ -116,10 +158,22 @@ class Uzawa:
 class Config:
     """Everything that determines a training run.
 
-    ``repeats``: passes averaged in every epoch. ``window``: epochs over which losses are averaged
-    before they are logged, compared and checkpointed. ``keep``: the weights at the end of the
-    ``"last"`` window or of the ``"best"`` one, that with the lowest average loss.
-    ``evaluation_passes``: passes of the final comparison with the exact solution.
+    Attributes:
+        equation: The problem, with the constants of its equation.
+        epochs: Length of the training.
+        keep: Which weights are kept: those at the end (``"last"``), or of the window with the lowest average loss
+            (``"best"``).
+        network: Shape and start of the network.
+        optimizer: Adam's learning rate.
+        uzawa: Steps of the multiplier.
+        seed: Every weight, mask and noise follows from it; 0 or more.
+        points: Uniform points on [0, 1] at which the equation is imposed.
+        repeats: Passes averaged in every epoch.
+        window: Epochs over which losses are averaged before they are logged, compared and checkpointed.
+        dtype: ``"float32"`` or ``"float64"``.
+        compile: Whether to compile the loss by ``torch.compile``, where that works.
+        checkpoint_seconds: Least time between two checkpoints.
+        evaluation_passes: Passes of the final comparison with the exact solution.
     """
 
     equation: Problem
@@ -146,6 +200,7 @@ class Config:
 
     @property
     def torch_dtype(self) -> torch.dtype:
+        """The type of weights and inputs."""
         return _DTYPES[self.dtype]
 
     def shortened(self) -> Config:
@@ -163,7 +218,19 @@ class Config:
 
 
 def parse(text: str, problems: Mapping[str, type[Problem]], problem: str | None = None) -> Config:
-    """The config that a TOML ``text`` states; ``problem`` is the one asked for, if any."""
+    """The config that a TOML text states.
+
+    Args:
+        text: The text; what it leaves out is taken from the profile ``"paper"`` of its problem.
+        problems: The known problems by name.
+        problem: The one asked for; the text may then leave it out, but not name another.
+
+    Returns:
+        The config.
+
+    Raises:
+        ConfigError: If the text is not TOML, or a key or value is not understood; the message names it.
+    """
     try:
         stated = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -218,7 +285,14 @@ def _checked(current: object, given: object, path: str) -> object:
 
 
 def dump(config: Config) -> str:
-    """``config`` as TOML, complete: every value is stated, whatever a profile may say later."""
+    """A config as TOML, complete: every value is stated, whatever a profile may say later.
+
+    Args:
+        config: The config.
+
+    Returns:
+        The text, which :func:`parse` reads back.
+    """
     lines = [f"problem = {json.dumps(config.equation.name)}"]
     sections: list[str] = []
     for field in fields(config):

@@ -23,14 +23,32 @@ _NOISE = 0x6E6F69  # the tag of the noise; masks have the number of their layer
 
 
 class Drawer:
-    """Draws for the dropout layers of one model: ``units`` and rates are read off once."""
+    """Draws masks and noise for the dropout layers of one model.
+
+    Args:
+        model: The network; the widths and rates of its dropout layers are read off once.
+        rows: Rows of a training pass.
+        seed: Every draw follows from it.
+        dtype: Type of the noise.
+        noisy: Whether the problem uses noise.
+    """
 
     def __init__(self, model: nn.Module, rows: int, seed: int, dtype: torch.dtype, noisy: bool) -> None:
         self.sites = _sites(model)
         self.rows, self.seed, self.dtype, self.noisy = rows, seed, dtype, noisy
 
     def block(self, stream: int, first: int, epochs: int, passes: int) -> list[Draw]:
-        """The draws of the epochs ``first, ..., first + epochs - 1``, made at once to save calls."""
+        """The draws of several epochs, made at once to save calls.
+
+        Args:
+            stream: ``TRAINING`` or ``LAG``.
+            first: Number of the first epoch.
+            epochs: How many epochs.
+            passes: Passes of each epoch.
+
+        Returns:
+            One draw per epoch: masks ``(passes, rows, units)``, noise ``(passes, rows)``.
+        """
         numbers = np.arange(first, first + epochs)[:, None]
         keys = pass_keys(self.seed, stream, numbers, np.arange(passes)).reshape(-1)
         shape = (epochs, passes, self.rows)

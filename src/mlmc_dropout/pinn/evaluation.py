@@ -15,12 +15,29 @@ Moments = dict[str, tuple[Tensor, Tensor]]  # output -> mean and variance over p
 
 
 def grid(config: Config) -> Tensor:
-    """The uniform points of the run, ``(points, 1)`` in float64."""
+    """The uniform points of a run.
+
+    Args:
+        config: The run.
+
+    Returns:
+        Points ``(points, 1)`` in float64, both ends of [0, 1] included.
+    """
     return torch.linspace(0.0, 1.0, config.points, dtype=torch.float64)[:, None]
 
 
 def dropout_moments(config: Config, model: nn.Module, x: Tensor, passes: int) -> Moments:
-    """Mean and unbiased variance of every output at ``x`` over ``passes`` dropout passes."""
+    """Mean and unbiased variance of every output over dropout passes.
+
+    Args:
+        config: The run: its seed, precision and dropout rate.
+        model: The network.
+        x: Points ``(N, 1)``.
+        passes: Number of passes, at least 2.
+
+    Returns:
+        Output name -> (mean, variance), each ``(N, 1)`` in float64.
+    """
     x = x.to(config.torch_dtype)
     if config.network.dropout > 0.0:
         outputs = DropoutSampler(model).sample(x, passes, seed=config.seed, stream=streams.TRAINING_EVALUATION)
@@ -34,14 +51,30 @@ def dropout_moments(config: Config, model: nn.Module, x: Tensor, passes: int) ->
 def relative_error(estimate: Tensor, exact: Tensor) -> float:
     """``|estimate - exact| / |exact|`` in the discrete L2 norm.
 
-    >>> relative_error(torch.tensor([3.0, 4.5]), torch.tensor([3.0, 4.0]))
-    0.1...
+    Args:
+        estimate: Values at some points.
+        exact: The exact values there.
+
+    Returns:
+        The relative error.
+
+    Examples:
+        >>> relative_error(torch.tensor([3.0, 4.5]), torch.tensor([3.0, 4.0]))
+        0.1...
     """
     return float((estimate - exact).norm() / exact.norm())
 
 
 def summary(config: Config, model: nn.Module) -> dict[str, object]:
-    """Distance to the exact solution on the training grid, and what was done to measure it."""
+    """Distance to the exact solution on the training grid, and what was done to measure it.
+
+    Args:
+        config: The run.
+        model: The trained network.
+
+    Returns:
+        Plain data: passes, points, relative L2 error of the mean and rms standard deviation by output.
+    """
     x, passes = grid(config), config.evaluation_passes
     moments = dropout_moments(config, model.eval(), x, passes)
     exact = config.equation.exact_mean(x)

@@ -33,7 +33,13 @@ __all__ = ["Jet", "derivatives", "jet", "multiply", "value"]
 
 
 class Jet(NamedTuple):
-    """The value and the first two derivatives of a function of ``x``, elementwise."""
+    """The value and the first two derivatives of a function of ``x``, elementwise.
+
+    Attributes:
+        value: ``h``.
+        first: ``h'``.
+        second: ``h''``.
+    """
 
     value: Tensor
     first: Tensor
@@ -41,7 +47,12 @@ class Jet(NamedTuple):
 
 
 class Affine(NamedTuple):
-    """An affine map ``z -> z W^T + b``: one linear layer, or several with nothing between them."""
+    """An affine map ``z -> z W^T + b``: one linear layer, or several with nothing between them.
+
+    Attributes:
+        weight: ``W``, (outputs, inputs).
+        bias: ``b``, (outputs,), or None for zero.
+    """
 
     weight: Tensor
     bias: Tensor | None
@@ -51,7 +62,12 @@ class Affine(NamedTuple):
 
 
 class Masked(NamedTuple):
-    """A dropout layer whose draw is given: ``z -> z * mask / (1 - p)``."""
+    """A dropout layer under a known mask: ``z -> z * mask / (1 - p)``.
+
+    Attributes:
+        mask: 1 keeps a unit, 0 drops it.
+        p: Dropout rate.
+    """
 
     mask: Tensor
     p: float
@@ -60,7 +76,14 @@ class Masked(NamedTuple):
         return z * self.factor(z.dtype)
 
     def factor(self, dtype: torch.dtype) -> Tensor:
-        """``mask / (1 - p)``; at ``p = 1`` every unit is dropped and nothing remains to be scaled."""
+        """``mask / (1 - p)``; at ``p = 1`` every unit is dropped and nothing remains to be scaled.
+
+        Args:
+            dtype: Type of the factor.
+
+        Returns:
+            What the units are multiplied by, in the shape of the mask.
+        """
         return self.mask.to(dtype) * (1.0 / (1.0 - self.p) if self.p < 1.0 else 0.0)
 
 
@@ -70,14 +93,24 @@ Step = Affine | Masked | nn.Module
 def jet(layers: Iterable[nn.Module], x: Tensor | Jet, masks: Sequence[Tensor]) -> Jet:
     """The jet of ``layers`` at the points ``x``, one mask per ``nn.Dropout`` in order.
 
-    ``x``: points ``(N, 1)``, or the jet of what comes before. ``masks``: 1 keeps a unit, 0 drops
-    it, each of a shape that broadcasts with ``(passes, N, units)``. What comes before the first
-    mask is computed once, whatever the number of passes.
+    What comes before the first mask is computed once, whatever the number of passes.
 
-    >>> layer = nn.Linear(1, 1, dtype=torch.float64)
-    >>> u = jet([layer, nn.Tanh()], torch.zeros(3, 1, dtype=torch.float64), masks=[])
-    >>> bool((u.first == layer.weight * (1 - u.value**2)).all())
-    True
+    Args:
+        layers: Linear layers, activations and dropout layers, in order.
+        x: Points ``(N, 1)``, or the jet of what comes before.
+        masks: 1 keeps a unit, 0 drops it; each broadcasts with ``(passes, N, units)``.
+
+    Returns:
+        The jet of the last layer's output.
+
+    Raises:
+        InputError: If the number of masks is not that of the dropout layers, or a layer has no known derivatives.
+
+    Examples:
+        >>> layer = nn.Linear(1, 1, dtype=torch.float64)
+        >>> u = jet([layer, nn.Tanh()], torch.zeros(3, 1, dtype=torch.float64), masks=[])
+        >>> bool((u.first == layer.weight * (1 - u.value**2)).all())
+        True
     """
     state = x if isinstance(x, Jet) else Jet(x, torch.ones_like(x), torch.zeros_like(x))
     at_input = not isinstance(x, Jet)
@@ -95,7 +128,19 @@ def jet(layers: Iterable[nn.Module], x: Tensor | Jet, masks: Sequence[Tensor]) -
 
 
 def value(layers: Iterable[nn.Module], z: Tensor, masks: Sequence[Tensor]) -> Tensor:
-    """The output of ``layers`` at ``z`` under ``masks``: the first component of :func:`jet` alone."""
+    """The output of ``layers`` under ``masks``: the first component of :func:`jet` alone.
+
+    Args:
+        layers: Linear layers, activations and dropout layers, in order.
+        z: Inputs ``(..., N, units)``.
+        masks: One per dropout layer, as for :func:`jet`.
+
+    Returns:
+        The output of the last layer.
+
+    Raises:
+        InputError: If the number of masks is not that of the dropout layers.
+    """
     for step in fold(layers, masks):
         z = step(z)
     return z
@@ -104,10 +149,18 @@ def value(layers: Iterable[nn.Module], z: Tensor, masks: Sequence[Tensor]) -> Te
 def multiply(g: Jet, z: Jet) -> Jet:
     """The jet of the product ``g z``.
 
-    >>> x = torch.tensor(3.0)
-    >>> line = Jet(x, torch.tensor(1.0), torch.tensor(0.0))
-    >>> [float(part) for part in multiply(line, line)]
-    [9.0, 6.0, 2.0]
+    Args:
+        g: Jet of a factor.
+        z: Jet of the other factor; shapes broadcast.
+
+    Returns:
+        The jet of the product.
+
+    Examples:
+        >>> x = torch.tensor(3.0)
+        >>> line = Jet(x, torch.tensor(1.0), torch.tensor(0.0))
+        >>> [float(part) for part in multiply(line, line)]
+        [9.0, 6.0, 2.0]
     """
     first = g.first * z.value + g.value * z.first
     second = g.second * z.value + 2.0 * (g.first * z.first) + g.value * z.second
@@ -115,10 +168,20 @@ def multiply(g: Jet, z: Jet) -> Jet:
 
 
 def fold(layers: Iterable[nn.Module], masks: Sequence[Tensor]) -> Iterator[Step]:
-    """``layers`` with their masks, and with every run of linear layers composed into one affine map.
+    """``layers`` with their masks, every run of linear layers composed into one affine map.
 
-    Where two linear layers meet without an activation, ``W2 (W1 z + b1) + b2`` costs less as
-    ``(W2 W1) z + (W2 b1 + b2)``, because there are far more rows ``z`` than units.
+    Where two linear layers meet without an activation, ``W2 (W1 z + b1) + b2`` costs less as ``(W2 W1) z + (W2 b1 +
+    b2)``, because there are far more rows ``z`` than units.
+
+    Args:
+        layers: Linear layers, activations and dropout layers, in order.
+        masks: One per dropout layer.
+
+    Yields:
+        Affine maps, masked dropout layers and activations, in order.
+
+    Raises:
+        InputError: If the number of masks is not that of the dropout layers.
     """
     pending: Affine | None = None
     for layer in _masked(list(layers), masks):
@@ -169,8 +232,19 @@ def _activation(layer: nn.Module, z: Jet) -> Jet:
 def derivatives(layer: nn.Module, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """``a(z), a'(z), a''(z)`` of an activation layer.
 
-    >>> [float(part) for part in derivatives(nn.Tanh(), torch.tensor(0.0))]
-    [0.0, 1.0, -0.0]
+    Args:
+        layer: SiLU, Tanh, Sine, GELU (erf) or Softplus.
+        z: Where, any shape.
+
+    Returns:
+        Value, first and second derivative, in the shape of ``z``.
+
+    Raises:
+        InputError: For any other layer.
+
+    Examples:
+        >>> [float(part) for part in derivatives(nn.Tanh(), torch.tensor(0.0))]
+        [0.0, 1.0, -0.0]
     """
     match layer:
         case nn.SiLU():

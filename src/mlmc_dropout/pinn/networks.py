@@ -20,6 +20,14 @@ class Sine(nn.Module):
     """``sin z``, elementwise."""
 
     def forward(self, z: Tensor) -> Tensor:
+        """``sin z``.
+
+        Args:
+            z: Any shape.
+
+        Returns:
+            The sine, elementwise.
+        """
         return torch.sin(z)
 
 
@@ -39,10 +47,23 @@ def _hidden(inputs: int, width: int, activation: str, dropout: float) -> list[nn
 
 
 def mlp(width: int, depth: int, activation: str, dropout: float) -> nn.Sequential:
-    """1 - width - ... - width - 1 with ``depth`` hidden layers, dropout after each activation.
+    """1 - width - ... - width - 1 with dropout after each activation.
 
-    >>> [type(layer).__name__ for layer in mlp(8, 1, "silu", 0.1)]
-    ['Linear', 'SiLU', 'Dropout', 'Linear']
+    Args:
+        width: Units of a hidden layer.
+        depth: Number of hidden layers.
+        activation: One of :data:`ACTIVATIONS`.
+        dropout: Dropout rate.
+
+    Returns:
+        The network, from ``(..., 1)`` to ``(..., 1)``.
+
+    Raises:
+        InputError: If the activation is unknown.
+
+    Examples:
+        >>> [type(layer).__name__ for layer in mlp(8, 1, "silu", 0.1)]
+        ['Linear', 'SiLU', 'Dropout', 'Linear']
     """
     layers: list[nn.Module] = []
     for level in range(depth):
@@ -53,12 +74,19 @@ def mlp(width: int, depth: int, activation: str, dropout: float) -> nn.Sequentia
 class SharedTrunk(nn.Module):
     """Two functions ``u`` and ``f`` from one trunk, both zero at 0 and 1 by a factor ``x(1 - x)``.
 
-    The trunk has ``depth`` linear layers with activation and dropout after all but the last; ``u``
-    is linear on top of it, ``f`` has one more hidden layer of its own.
+    The trunk has ``depth`` linear layers with activation and dropout after all but the last; ``u`` is linear on top of
+    it, ``f`` has one more hidden layer.
 
-    >>> net = SharedTrunk(8, depth=4, activation="tanh", dropout=0.2)
-    >>> {name: tuple(out.shape) for name, out in net(torch.rand(5, 1)).items()}
-    {'u': (5, 1), 'f': (5, 1)}
+    Args:
+        width: Units of a hidden layer.
+        depth: Linear layers of the trunk.
+        activation: One of :data:`ACTIVATIONS`.
+        dropout: Dropout rate.
+
+    Examples:
+        >>> net = SharedTrunk(8, depth=4, activation="tanh", dropout=0.2)
+        >>> {name: tuple(out.shape) for name, out in net(torch.rand(5, 1)).items()}
+        {'u': (5, 1), 'f': (5, 1)}
     """
 
     def __init__(self, width: int, depth: int, activation: str, dropout: float) -> None:
@@ -71,22 +99,46 @@ class SharedTrunk(nn.Module):
         self.f = nn.Sequential(*_hidden(width, width, activation, dropout), nn.Linear(width, 1))
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
+        """Both functions.
+
+        Args:
+            x: Points ``(..., 1)``.
+
+        Returns:
+            ``{"u": ..., "f": ...}``, each in the shape of ``x``.
+        """
         shared = self.trunk(x)
         edge = x * (1.0 - x)
         return {"u": edge * self.u(shared), "f": edge * self.f(shared)}
 
 
 def dropout_layers(model: nn.Module) -> list[nn.Dropout]:
-    """The dropout layers of ``model`` in the order in which masks are given to it."""
+    """The dropout layers of a model, in the order in which it takes masks.
+
+    Args:
+        model: Any network.
+
+    Returns:
+        Its ``nn.Dropout`` layers.
+    """
     return [layer for layer in model.modules() if isinstance(layer, nn.Dropout)]
 
 
 def built(make: Callable[[], nn.Module], start: str, seed: int, dtype: torch.dtype) -> nn.Module:
-    """``make()`` with weights that follow from ``seed`` alone.
+    """A network with weights that follow from ``seed`` alone.
 
-    ``start``: ``"torch"`` for PyTorch's usual uniform start, ``"xavier"`` for Glorot's with the gain
-    of tanh and zero biases. The layers are made without memory first, since their constructors
-    would otherwise draw from torch's global generator.
+    The layers are made without memory first, since their constructors would otherwise draw from torch's global
+    generator.
+
+    Args:
+        make: Makes the network.
+        start: ``"torch"`` for PyTorch's usual uniform start, ``"xavier"`` for Glorot's with the gain of tanh and zero
+            biases.
+        seed: Seed of the weights.
+        dtype: Type of the weights.
+
+    Returns:
+        The network, on the CPU.
     """
     with torch.device("meta"):
         model = make()

@@ -28,7 +28,16 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def draw_losses(path: Path, config: Config, history: History) -> None:
-    """Every term of the loss over the epochs; a term that may be negative is shown by its size."""
+    """Every term of the loss over the epochs; a term that may be negative is shown by its size.
+
+    Args:
+        path: The picture to write.
+        config: The run.
+        history: Average losses by window, as in ``losses.csv``.
+
+    Raises:
+        MissingExtraError: If matplotlib is not installed.
+    """
     figure = _figure(6.4, 4.0)
     axes = figure.subplots()
     epochs = [epoch for epoch, _ in history]
@@ -40,7 +49,16 @@ def draw_losses(path: Path, config: Config, history: History) -> None:
 
 
 def draw_solution(path: Path, config: Config, model: nn.Module) -> None:
-    """Mean and two standard deviations over dropout passes, with the exact mean dashed."""
+    """Mean and two standard deviations over dropout passes, with the exact mean dashed.
+
+    Args:
+        path: The picture to write.
+        config: The run.
+        model: The trained network.
+
+    Raises:
+        MissingExtraError: If matplotlib is not installed.
+    """
     x, passes = grid(config), min(config.evaluation_passes, 1000)
     moments = dropout_moments(config, model.eval(), x, passes)
     exact = config.equation.exact_mean(x)

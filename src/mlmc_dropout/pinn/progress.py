@@ -17,11 +17,28 @@ class Progress(Protocol):
 
     def __exit__(self, *error: object) -> None: ...
 
-    def begin(self, done: int, epochs: int) -> None: ...
+    def begin(self, done: int, epochs: int) -> None:
+        """Show that training begins or goes on.
 
-    def update(self, done: int, losses: Mapping[str, float]) -> None: ...
+        Args:
+            done: Epochs done before.
+            epochs: Epochs in all.
+        """
 
-    def say(self, line: str) -> None: ...
+    def update(self, done: int, losses: Mapping[str, float]) -> None:
+        """Show how far it is.
+
+        Args:
+            done: Epochs done.
+            losses: Average loss of the last window: the total and its terms by name.
+        """
+
+    def say(self, line: str) -> None:
+        """Show a line of text.
+
+        Args:
+            line: The text.
+        """
 
 
 def automatic() -> Progress:
@@ -44,17 +61,35 @@ class Silent:
         return None
 
     def begin(self, done: int, epochs: int) -> None:
-        """Nothing to show."""
+        """Show nothing.
+
+        Args:
+            done: Epochs done before.
+            epochs: Epochs in all.
+        """
 
     def update(self, done: int, losses: Mapping[str, float]) -> None:
-        """Nothing to show."""
+        """Show nothing.
+
+        Args:
+            done: Epochs done.
+            losses: Average losses by name.
+        """
 
     def say(self, line: str) -> None:
-        """Nothing to show."""
+        """Show nothing.
+
+        Args:
+            line: The text.
+        """
 
 
 class Lines(Silent):
-    """A line on stderr now and then, for logs."""
+    """A line on stderr now and then, for logs.
+
+    Args:
+        every_seconds: Least time between two lines about epochs.
+    """
 
     def __init__(self, every_seconds: float = 10.0) -> None:
         self._every = every_seconds
@@ -62,11 +97,23 @@ class Lines(Silent):
         self._started = self._shown = time.monotonic()
 
     def begin(self, done: int, epochs: int) -> None:
+        """Start the clock by which the time left is estimated.
+
+        Args:
+            done: Epochs done before.
+            epochs: Epochs in all.
+        """
         self._first, self._epochs = done, epochs
         self._started = time.monotonic()
         self._shown = self._started - self._every
 
     def update(self, done: int, losses: Mapping[str, float]) -> None:
+        """Print a line, unless the last one is recent.
+
+        Args:
+            done: Epochs done.
+            losses: Average losses by name.
+        """
         now = time.monotonic()
         if now - self._shown < self._every and done < self._epochs:
             return
@@ -75,6 +122,11 @@ class Lines(Silent):
         self.say(f"epoch {done}/{self._epochs}  {_terms(losses)}  {_clock(left)} left")
 
     def say(self, line: str) -> None:
+        """Print a line.
+
+        Args:
+            line: The text.
+        """
         print(line, file=sys.stderr, flush=True)
 
 
@@ -98,12 +150,29 @@ class Bar(Silent):
         self._bar.stop()
 
     def begin(self, done: int, epochs: int) -> None:
+        """Show the bar.
+
+        Args:
+            done: Epochs done before.
+            epochs: Epochs in all.
+        """
         self._task = self._bar.add_task("", total=epochs, completed=done, losses="")
 
     def update(self, done: int, losses: Mapping[str, float]) -> None:
+        """Move the bar.
+
+        Args:
+            done: Epochs done.
+            losses: Average losses by name.
+        """
         self._bar.update(self._task, completed=done, losses=_terms(losses))
 
     def say(self, line: str) -> None:
+        """Print a line above the bar.
+
+        Args:
+            line: The text.
+        """
         self._bar.console.print(line, markup=False, highlight=False)
 
 

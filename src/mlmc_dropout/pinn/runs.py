@@ -49,7 +49,16 @@ History = list[tuple[int, tuple[float, ...]]]  # (epochs done, total and terms o
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A finished training run: ``model`` is in eval mode, ``history`` as in ``losses.csv``."""
+    """A finished training run.
+
+    Attributes:
+        path: Its directory.
+        config: The values that determine it.
+        problem: The problem with its exact solution.
+        model: The trained network, in eval mode.
+        history: (epochs done, average total loss and terms) by window, as in ``losses.csv``.
+        summary: Distance of the dropout mean from the exact solution, as in ``summary.json``.
+    """
 
     path: Path
     config: Config
@@ -60,7 +69,18 @@ class Run:
 
 
 def create(out: Path, config: Config) -> Path:
-    """A fresh directory ``<problem>-<time>`` under ``out``; an existing one is never used again."""
+    """A fresh directory ``<problem>-<time>``; an existing one is never used again.
+
+    Args:
+        out: Directory in which it is made.
+        config: The run, written to ``config.toml``.
+
+    Returns:
+        The fresh directory.
+
+    Raises:
+        RunDirectoryError: If ``out`` cannot be written.
+    """
     stamp = f"{config.equation.name}-{datetime.now():%Y%m%d-%H%M%S}"
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -73,7 +93,15 @@ def create(out: Path, config: Config) -> Path:
 
 
 def note_session(path: Path, entry: Mapping[str, Any]) -> None:
-    """Add to ``run.json`` from where and how a process trained this run."""
+    """Add to ``run.json`` from where and how a process trained this run.
+
+    Args:
+        path: Directory of the run.
+        entry: Plain data about the process.
+
+    Raises:
+        RunDirectoryError: If ``run.json`` cannot be read or written.
+    """
     info = read_json(path / INFO)
     write_json(path / INFO, {**info, "sessions": [*info.get("sessions", []), dict(entry)]})
 
@@ -90,7 +118,19 @@ def _first_free(out: Path, stamp: str) -> Path:
 
 
 def open_run(path: Path, problems: Iterable[type[Problem]] = ()) -> Config:
-    """The config of the run at ``path``, after a check that it is one of ours."""
+    """The config of a run, after a check that the directory is one of ours.
+
+    Args:
+        path: Directory of the run.
+        problems: Problem classes of the user, if the run is of one of them.
+
+    Returns:
+        The config.
+
+    Raises:
+        RunDirectoryError: If the directory is not that of a training run.
+        ConfigError: If its config is not understood.
+    """
     if not path.is_dir():
         raise RunDirectoryError(f"{str(path)!r} is not a directory; give the directory of a training run")
     if not (path / INFO).is_file() or read_json(path / INFO).get("format") != _FORMAT:
@@ -104,13 +144,23 @@ def open_run(path: Path, problems: Iterable[type[Problem]] = ()) -> Config:
 
 
 def load_run(path: str | Path, problems: Iterable[type[Problem]] = ()) -> Run:
-    """The finished run at ``path``: model, config and problem, with nothing executed from there.
+    """A finished run: model, config and problem, with nothing executed from its directory.
 
-    ``problems``: classes of your own, if the run is of one of them.
+    Args:
+        path: Directory of the run.
+        problems: Problem classes of the user, if the run is of one of them.
 
-    >>> run = pretrained("boundary-layer")
-    >>> run.config.epochs, run.model.training
-    (50000, False)
+    Returns:
+        The run.
+
+    Raises:
+        RunDirectoryError: If the directory is not that of a finished run, or a file in it is damaged.
+        ConfigError: If its config is not understood.
+
+    Examples:
+        >>> run = pretrained("boundary-layer")
+        >>> run.config.epochs, run.model.training
+        (50000, False)
     """
     path = Path(path)
     config = open_run(path, problems)
@@ -124,7 +174,17 @@ def load_run(path: str | Path, problems: Iterable[type[Problem]] = ()) -> Run:
 
 
 def pretrained(name: str) -> Run:
-    """The run of the paper's settings that comes with the library: ``"boundary-layer"`` or ``"source-inference"``."""
+    """The run of the paper's settings that comes with the library.
+
+    Args:
+        name: ``"boundary-layer"`` or ``"source-inference"``.
+
+    Returns:
+        The run.
+
+    Raises:
+        RunDirectoryError: If there is none of that name.
+    """
     shipped = sorted(path.name for path in _SHIPPED.iterdir()) if _SHIPPED.is_dir() else []
     if name not in shipped:
         raise RunDirectoryError(f"no weights come with the library for {name!r}; there are: {', '.join(shipped)}")
@@ -132,9 +192,17 @@ def pretrained(name: str) -> Run:
 
 
 def publish(path: str | Path, target: str | Path, every: int = 1) -> None:
-    """Copy a finished run to the new directory ``target``, as the runs of :func:`pretrained` were made.
+    """Copy a finished run to a new directory, as the runs of :func:`pretrained` were made.
 
-    The checkpoint is left out, and of the loss history all but ``every`` n-th line.
+    The checkpoint is left out.
+
+    Args:
+        path: Directory of the run.
+        target: The new directory.
+        every: Of the loss history, only every so many lines are copied.
+
+    Raises:
+        RunDirectoryError: If ``target`` exists or cannot be written.
     """
     run, target = load_run(path), Path(target)
     try:
@@ -148,12 +216,28 @@ def publish(path: str | Path, target: str | Path, every: int = 1) -> None:
 
 
 def new_model(config: Config) -> nn.Module:
-    """The untrained network of ``config``; its weights follow from the seed."""
+    """The untrained network of a config; its weights follow from the seed.
+
+    Args:
+        config: The run.
+
+    Returns:
+        The network.
+    """
     return built(lambda: config.equation.network(config.network), config.network.start, config.seed, config.torch_dtype)
 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
-    """Copy ``tensors`` into ``model``, refusing names, shapes and types that are not exactly its own."""
+    """Copy tensors into a model, refusing names, shapes and types that differ from the model's.
+
+    Args:
+        model: The network.
+        tensors: Its state dict.
+        source: The file they came from, for the message.
+
+    Raises:
+        RunDirectoryError: If they do not fit.
+    """
     wanted = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in model.state_dict().items()}
     given = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
     if wanted != given:
@@ -166,12 +250,32 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) 
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> None:
+    """Write tensors as a safetensors file, in one step.
+
+    Args:
+        path: The file.
+        tensors: Tensors by name.
+        notes: Texts by name, kept in the file's header.
+
+    Raises:
+        RunDirectoryError: If the file cannot be written.
+    """
     plain = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     _write(path, safetensors.torch.save(plain, dict(notes or {})))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and notes of a safetensors file; a damaged file or another format is refused."""
+    """Tensors and notes of a safetensors file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Tensors by name, and notes by name.
+
+    Raises:
+        RunDirectoryError: If the file is damaged or of another format.
+    """
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
@@ -194,6 +298,16 @@ def _other_format(path: Path) -> str | None:
 
 
 def write_history(path: Path, config: Config, history: History) -> None:
+    """Write ``losses.csv``.
+
+    Args:
+        path: The file.
+        config: The run, for the names of the terms.
+        history: Average losses by window.
+
+    Raises:
+        RunDirectoryError: If the file cannot be written.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["epoch", "total", *config.equation.terms])
@@ -202,6 +316,18 @@ def write_history(path: Path, config: Config, history: History) -> None:
 
 
 def read_history(path: Path, config: Config) -> History:
+    """Read ``losses.csv``.
+
+    Args:
+        path: The file.
+        config: The run, for the names of the terms.
+
+    Returns:
+        Average losses by window.
+
+    Raises:
+        RunDirectoryError: If the file is not the loss history of this run.
+    """
     try:
         header, *lines = csv.reader(io.StringIO(path.read_text(encoding="utf-8")))
         if header != ["epoch", "total", *config.equation.terms]:
@@ -212,10 +338,30 @@ def read_history(path: Path, config: Config) -> History:
 
 
 def write_json(path: Path, entries: Mapping[str, Any]) -> None:
+    """Write a JSON object, in one step.
+
+    Args:
+        path: The file.
+        entries: Plain data.
+
+    Raises:
+        RunDirectoryError: If the file cannot be written.
+    """
     _write(path, (json.dumps(entries, indent=2) + "\n").encode())
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its entries.
+
+    Raises:
+        RunDirectoryError: If the file holds no JSON object.
+    """
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

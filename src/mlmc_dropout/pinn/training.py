@@ -42,7 +42,17 @@ class TrainingError(MLMCDropoutError):
 
 @dataclass(slots=True)
 class State:
-    """What a checkpoint holds: everything that changes from epoch to epoch."""
+    """What a checkpoint holds: everything that changes from epoch to epoch.
+
+    Attributes:
+        model: The network, in training mode.
+        optimizer: Adam with its moments.
+        multiplier: The multiplier ``lambda``.
+        epoch: Epochs done.
+        best_loss: Lowest average loss of a window so far.
+        best: The weights at the end of that window, if they are kept.
+        history: Average losses by window.
+    """
 
     model: nn.Module
     optimizer: torch.optim.Adam
@@ -60,7 +70,23 @@ def train(
     out: Path = Path("runs"),
     progress: Progress | None = None,
 ) -> Path:
-    """Train ``problem`` by name as the command line does, from a ``config`` file or a run to resume."""
+    """Train a problem by name, as the command line does.
+
+    Args:
+        problem: Its name; None if ``config`` or ``resume_from`` says it.
+        config: TOML file with what differs from the defaults; None for the paper's settings.
+        resume_from: Directory of a run to continue.
+        out: Directory in which the run gets a directory.
+        progress: What shows how it goes; by default a bar on a terminal, lines elsewhere.
+
+    Returns:
+        Directory of the run.
+
+    Raises:
+        ConfigError: If the config cannot be read or is not understood.
+        RunDirectoryError: If a directory cannot be written or is not that of a run.
+        TrainingError: If the loss stops being finite.
+    """
     if resume_from is not None:
         if config is not None:
             raise ConfigError("a resumed run has its own config; leave out the config file")
@@ -75,7 +101,20 @@ def train(
 
 
 def start(config: Config, out: Path = Path("runs"), progress: Progress | None = None) -> Path:
-    """Train from scratch in a fresh directory under ``out``; return that directory."""
+    """Train from scratch in a fresh directory.
+
+    Args:
+        config: The run.
+        out: Directory in which the run gets a directory.
+        progress: What shows how it goes; by default a bar on a terminal, lines elsewhere.
+
+    Returns:
+        Directory of the run.
+
+    Raises:
+        RunDirectoryError: If ``out`` cannot be written.
+        TrainingError: If the loss stops being finite.
+    """
     path = runs.create(out, config)
     state = new_state(config)
     save(path, config, state)
@@ -85,7 +124,22 @@ def start(config: Config, out: Path = Path("runs"), progress: Progress | None = 
 def resume(
     path: Path, progress: Progress | None = None, expected: str | None = None, problems: Iterable[type[Problem]] = ()
 ) -> Path:
-    """Continue the run at ``path`` from its last checkpoint; a finished run is left as it is."""
+    """Continue a run from its last checkpoint; a finished run is left as it is.
+
+    Args:
+        path: Directory of the run.
+        progress: What shows how it goes; by default a bar on a terminal, lines elsewhere.
+        expected: Name of the problem it has to be of, if that matters.
+        problems: Problem classes of the user, if the run is of one of them.
+
+    Returns:
+        ``path``.
+
+    Raises:
+        RunDirectoryError: If the directory is not that of a run, or of another problem.
+        ConfigError: If its config is not understood.
+        TrainingError: If the loss stops being finite.
+    """
     config = runs.open_run(path, problems)
     if expected not in (None, config.equation.name):
         raise RunDirectoryError(f"{str(path)!r} is a run of {config.equation.name!r}, not of {expected!r}")
@@ -97,6 +151,14 @@ def resume(
 
 
 def new_state(config: Config) -> State:
+    """The state before the first epoch.
+
+    Args:
+        config: The run.
+
+    Returns:
+        Fresh weights, optimiser and multiplier.
+    """
     model = runs.new_model(config).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=config.optimizer.rate(0), fused=True)
     return State(model, optimizer, config.equation.multiplier(config.points).to(config.torch_dtype))
@@ -132,12 +194,29 @@ def _loop(path: Path, config: Config, state: State, shown: Progress) -> None:
 
 
 def new_drawer(config: Config, model: nn.Module) -> Drawer:
+    """The draws of a run.
+
+    Args:
+        config: The run.
+        model: Its network.
+
+    Returns:
+        Masks and noise by epoch.
+    """
     rows = len(config.equation.rows(config.points))
     return Drawer(model, rows, config.seed, config.torch_dtype, config.equation.noisy)
 
 
 def evaluator(config: Config, model: nn.Module) -> Evaluate:
-    """The function ``(draw, multiplier) -> (total loss, its terms, residual of the constraint)``."""
+    """The function ``(draw, multiplier) -> (total loss, its terms, residual of the constraint)``.
+
+    Args:
+        config: The run.
+        model: Its network.
+
+    Returns:
+        The function; only the total loss carries gradients.
+    """
     rows = config.equation.rows(config.points).to(config.torch_dtype)
 
     def evaluate(draw: Draw, multiplier: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -183,7 +262,18 @@ def _window(config: Config, state: State, evaluate: Evaluate, drawer: Drawer) ->
 
 
 def step(config: Config, state: State, evaluate: Evaluate, drawer: Drawer, draw: Draw) -> Tensor:
-    """One epoch; the terms of its loss. The multiplier moves by the residual before the weights move."""
+    """One epoch. The multiplier moves by the residual before the weights move.
+
+    Args:
+        config: The run.
+        state: The state, changed in place.
+        evaluate: The function of :func:`evaluator`, perhaps compiled.
+        drawer: Draws the passes of the multiplier.
+        draw: The passes of the loss.
+
+    Returns:
+        The terms of the loss.
+    """
     for group in state.optimizer.param_groups:
         group["lr"] = config.optimizer.rate(state.epoch)
     state.optimizer.zero_grad()
@@ -206,7 +296,16 @@ def _lagged(config: Config, state: State, evaluate: Evaluate, drawer: Drawer) ->
 
 
 def save(path: Path, config: Config, state: State) -> None:
-    """Write the losses, then the checkpoint: lines of later epochs are dropped again by ``restore``."""
+    """Write the losses, then the checkpoint: lines of later epochs are dropped again by :func:`restore`.
+
+    Args:
+        path: Directory of the run.
+        config: The run.
+        state: Its state.
+
+    Raises:
+        RunDirectoryError: If a file cannot be written.
+    """
     runs.write_history(path / runs.LOSSES, config, state.history)
     tensors = {"multiplier": state.multiplier}
     tensors |= {f"model.{name}": tensor for name, tensor in state.model.state_dict().items()}
@@ -218,7 +317,18 @@ def save(path: Path, config: Config, state: State) -> None:
 
 
 def restore(path: Path, config: Config) -> State:
-    """The state saved in the run at ``path``."""
+    """The state saved in a run.
+
+    Args:
+        path: Directory of the run.
+        config: Its config.
+
+    Returns:
+        The state at the last checkpoint.
+
+    Raises:
+        RunDirectoryError: If the checkpoint is damaged or of another network.
+    """
     source = path / runs.CHECKPOINT
     tensors, notes = runs.read_tensors(source)
     state = new_state(config)

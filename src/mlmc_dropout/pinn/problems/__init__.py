@@ -15,8 +15,15 @@ __all__ = ["BoundaryLayer", "Poisson", "SourceInference", "by_name"]
 def by_name(extra: Iterable[type[Problem]] = ()) -> dict[str, type[Problem]]:
     """The known problems, and those of the user, by the names used in config files.
 
-    >>> list(by_name())
-    ['boundary-layer', 'source-inference', 'poisson']
+    Args:
+        extra: Problem classes of the user; one with a known name takes its place.
+
+    Returns:
+        Name -> class.
+
+    Examples:
+        >>> list(by_name())
+        ['boundary-layer', 'source-inference', 'poisson']
     """
     known: tuple[type[Problem], ...] = (BoundaryLayer, SourceInference, Poisson, *extra)
     return {problem.name: problem for problem in known}

@@ -24,7 +24,12 @@ __all__ = ["BoundaryLayer"]
 
 @dataclass(frozen=True, slots=True)
 class BoundaryLayer:
-    """``epsilon``: width of the layer. ``gamma``: weight of the boundary penalty."""
+    """The equation ``u - eps^2 u'' = 1`` with zero ends.
+
+    Attributes:
+        epsilon: Width of the layer, ``eps``.
+        gamma: Weight of the boundary penalty.
+    """
 
     epsilon: float = 1.0
     gamma: float = 100.0
@@ -38,6 +43,14 @@ class BoundaryLayer:
 
     @classmethod
     def profile(cls, name: str) -> Config:
+        """The settings of the paper, or a short run of them.
+
+        Args:
+            name: ``"paper"`` or ``"quick"``.
+
+        Returns:
+            The config.
+        """
         paper = Config(
             equation=cls(),
             epochs=50_000,
@@ -49,21 +62,53 @@ class BoundaryLayer:
         return paper.shortened() if name == "quick" else paper
 
     def network(self, shape: Network) -> nn.Module:
+        """A multilayer perceptron for ``u``.
+
+        Args:
+            shape: Width, depth, activation and dropout rate.
+
+        Returns:
+            The network.
+        """
         return mlp(shape.width, shape.depth, shape.activation, shape.dropout)
 
     def rows(self, points: int) -> Tensor:
-        """The uniform grid, and the two ends once more: boundary values come from passes of their own."""
+        """The uniform grid, and the two ends once more: boundary values come from passes that no other row shares.
+
+        Args:
+            points: Points of the grid.
+
+        Returns:
+            Inputs ``(points + 2, 1)``.
+        """
         grid = torch.linspace(0.0, 1.0, points, dtype=torch.float64)
         return torch.cat([grid, grid[[0, -1]]])[:, None]
 
     def multiplier(self, points: int) -> Tensor:
+        """One multiplier per end, zero at first.
+
+        Args:
+            points: Points of the grid, not used.
+
+        Returns:
+            Zeros ``(2,)``.
+        """
         return torch.zeros(2, dtype=torch.float64)
 
     def loss(self, model: nn.Module, rows: Tensor, draw: Draw, multiplier: Tensor) -> Losses:
         """``mean r^2 + gamma mean b^2 + sum lambda b``, where ``r`` and ``b`` are averages over the passes.
 
-        ``r = u - eps^2 u'' - 1`` on the grid and ``b = u`` at the ends: the residuals are averaged
-        before they are squared.
+        ``r = u - eps^2 u'' - 1`` on the grid and ``b = u`` at the ends: the residuals are averaged before they are
+        squared.
+
+        Args:
+            model: The network.
+            rows: The inputs of :meth:`rows`.
+            draw: Masks of the passes.
+            multiplier: ``lambda``, (2,).
+
+        Returns:
+            The three terms, and ``b``.
         """
         assert isinstance(model, nn.Sequential)
         u = jet(model, rows, draw.masks)
@@ -73,10 +118,25 @@ class BoundaryLayer:
         return Losses(torch.stack(terms), ends)
 
     def exact_mean(self, x: Tensor) -> dict[str, Tensor]:
-        """Written with decaying exponentials, which do not overflow when ``epsilon`` is small."""
+        """The exact solution, written with decaying exponentials that do not overflow when ``epsilon`` is small.
+
+        Args:
+            x: Points ``(N, 1)``.
+
+        Returns:
+            ``{"u": ...}``.
+        """
         left, right = torch.exp(-x / self.epsilon), torch.exp((x - 1.0) / self.epsilon)
         scale = 1.0 + torch.exp(torch.tensor(-1.0 / self.epsilon, dtype=x.dtype))
         return {"u": 1.0 - (left + right) / scale}
 
     def exact_variance(self, x: Tensor) -> dict[str, Tensor]:
+        """Zero: nothing is random.
+
+        Args:
+            x: Points ``(N, 1)``.
+
+        Returns:
+            ``{"u": zeros}``.
+        """
         return {"u": torch.zeros_like(x)}

@@ -26,7 +26,11 @@ __all__ = ["Poisson"]
 
 @dataclass(frozen=True, slots=True)
 class Poisson:
-    """``gamma``: weight of the boundary penalty."""
+    """The equation ``-u'' = pi^2 sin(pi x)`` with zero ends.
+
+    Attributes:
+        gamma: Weight of the boundary penalty.
+    """
 
     gamma: float = 100.0
 
@@ -39,7 +43,14 @@ class Poisson:
 
     @classmethod
     def profile(cls, name: str) -> Config:
-        """The paper has no such problem; the full profile trains in seconds."""
+        """A run of some seconds, or a short one for tests; the paper has no such problem.
+
+        Args:
+            name: ``"paper"`` or ``"quick"``.
+
+        Returns:
+            The config.
+        """
         full = Config(
             equation=cls(),
             epochs=5_000,
@@ -53,17 +64,50 @@ class Poisson:
         return full.shortened() if name == "quick" else full
 
     def network(self, shape: Network) -> nn.Module:
+        """A multilayer perceptron for ``u``.
+
+        Args:
+            shape: Width, depth, activation and dropout rate.
+
+        Returns:
+            The network.
+        """
         return mlp(shape.width, shape.depth, shape.activation, shape.dropout)
 
     def rows(self, points: int) -> Tensor:
-        """The uniform grid; its first and last row are the boundary."""
+        """The uniform grid; its first and last row are the boundary.
+
+        Args:
+            points: Points of the grid.
+
+        Returns:
+            Inputs ``(points, 1)``.
+        """
         return torch.linspace(0.0, 1.0, points, dtype=torch.float64)[:, None]
 
     def multiplier(self, points: int) -> Tensor:
+        """One multiplier per end, zero at first.
+
+        Args:
+            points: Points of the grid, not used.
+
+        Returns:
+            Zeros ``(2,)``.
+        """
         return torch.zeros(2, dtype=torch.float64)
 
     def loss(self, model: nn.Module, rows: Tensor, draw: Draw, multiplier: Tensor) -> Losses:
-        """``mean r^2 + gamma mean b^2 + sum lambda b`` of residuals averaged over the passes."""
+        """``mean r^2 + gamma mean b^2 + sum lambda b`` of residuals averaged over the passes.
+
+        Args:
+            model: The network.
+            rows: The inputs of :meth:`rows`.
+            draw: Masks of the passes.
+            multiplier: ``lambda``, (2,).
+
+        Returns:
+            The three terms, and the values ``b`` at the ends.
+        """
         assert isinstance(model, nn.Sequential)
         u = jet(model, rows, draw.masks)
         source = math.pi**2 * torch.sin(math.pi * rows)
@@ -73,7 +117,23 @@ class Poisson:
         return Losses(torch.stack(terms), ends)
 
     def exact_mean(self, x: Tensor) -> dict[str, Tensor]:
+        """The exact solution.
+
+        Args:
+            x: Points ``(N, 1)``.
+
+        Returns:
+            ``{"u": sin(pi x)}``.
+        """
         return {"u": torch.sin(math.pi * x)}
 
     def exact_variance(self, x: Tensor) -> dict[str, Tensor]:
+        """Zero: nothing is random.
+
+        Args:
+            x: Points ``(N, 1)``.
+
+        Returns:
+            ``{"u": zeros}``.
+        """
         return {"u": torch.zeros_like(x)}

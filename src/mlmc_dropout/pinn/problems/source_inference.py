@@ -26,7 +26,13 @@ __all__ = ["SourceInference"]
 
 @dataclass(frozen=True, slots=True)
 class SourceInference:
-    """``alpha``: regularisation. ``beta``: penalty on the equation. ``delta``: width of the random target."""
+    """The source behind a random target.
+
+    Attributes:
+        alpha: Weight of the regularisation.
+        beta: Weight of the penalty on the equation.
+        delta: Width of the random target.
+    """
 
     alpha: float = 1e-4
     beta: float = 1e-4
@@ -41,6 +47,14 @@ class SourceInference:
 
     @classmethod
     def profile(cls, name: str) -> Config:
+        """The settings of the paper, or a short run of them.
+
+        Args:
+            name: ``"paper"`` or ``"quick"``.
+
+        Returns:
+            The config.
+        """
         paper = Config(
             equation=cls(),
             epochs=200_000,
@@ -52,21 +66,53 @@ class SourceInference:
         return paper.shortened() if name == "quick" else paper
 
     def network(self, shape: Network) -> nn.Module:
+        """One trunk with the outputs ``u`` and ``f``.
+
+        Args:
+            shape: Width, depth, activation and dropout rate.
+
+        Returns:
+            The network.
+        """
         return SharedTrunk(shape.width, shape.depth, shape.activation, shape.dropout)
 
     def rows(self, points: int) -> Tensor:
+        """The uniform grid.
+
+        Args:
+            points: Points of the grid.
+
+        Returns:
+            Inputs ``(points, 1)``.
+        """
         return torch.linspace(0.0, 1.0, points, dtype=torch.float64)[:, None]
 
     def multiplier(self, points: int) -> Tensor:
+        """One multiplier per point, zero at first.
+
+        Args:
+            points: Points of the grid.
+
+        Returns:
+            Zeros ``(points,)``.
+        """
         return torch.zeros(points, dtype=torch.float64)
 
     def loss(self, model: nn.Module, rows: Tensor, draw: Draw, multiplier: Tensor) -> Losses:
-        """The average over the passes of
+        """The average over the passes of the penalised, augmented functional.
 
-        ``1/2 mean (u - target)^2 + alpha/4 mean f^2 + alpha/4 mean u''^2 + beta/2 mean r^2 + mean lambda r``
+        It is ``1/2 mean (u - target)^2 + alpha/4 mean f^2 + alpha/4 mean u''^2 + beta/2 mean r^2 + mean lambda r`` with
+        ``r = u'' + f`` and a fresh omega for every point and pass. ``f`` and ``-u''`` are the same function in the end
+        and share the regulariser.
 
-        with ``r = u'' + f`` and a fresh omega for every point and pass. ``f`` and ``-u''`` are the
-        same function in the end and share the regulariser.
+        Args:
+            model: The network.
+            rows: The inputs of :meth:`rows`.
+            draw: Masks and noise of the passes.
+            multiplier: ``lambda``, (points,).
+
+        Returns:
+            The five terms, and ``r`` averaged over the passes.
         """
         assert isinstance(model, SharedTrunk)
         u, curvature, f = _fields(model, rows, draw.masks)
@@ -85,10 +131,26 @@ class SourceInference:
         return (1.0 + self.alpha * math.pi**4) * torch.sin(math.pi * rows[:, 0])
 
     def exact_mean(self, x: Tensor) -> dict[str, Tensor]:
+        """The means of the minimisers.
+
+        Args:
+            x: Points ``(N, 1)``.
+
+        Returns:
+            ``{"u": sin(pi x), "f": pi^2 sin(pi x)}``.
+        """
         wave = torch.sin(math.pi * x)
         return {"u": wave, "f": math.pi**2 * wave}
 
     def exact_variance(self, x: Tensor) -> dict[str, Tensor]:
+        """The variances of the minimisers.
+
+        Args:
+            x: Points ``(N, 1)``.
+
+        Returns:
+            ``{"u": ..., "f": ...}``, where omega has the variance ``delta^2 / 12``.
+        """
         spread = self.delta**2 / 12.0 * torch.sin(math.pi * x).square()
         return {"u": spread, "f": math.pi**4 * spread}
 
