@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+import mlmc_dropout as md
+from mlmc_dropout import errors, pinn
 from testing.browser import WIDTHS, axe, browser, console, outside_requests, serve, show
 
 ROOT = Path(__file__).parents[2]
@@ -101,6 +103,14 @@ def test_nothing_is_loaded_from_elsewhere(site):
         asked = ["".join(groups) for groups in pattern.findall(path.read_text(encoding="utf-8"))]
         assert [one for one in asked if re.match(r"(https?:)?//", one)] == [], path.name
     assert LOADED.findall('<script defer src="https://a.b/c.js">') and LOADED_BY_STYLE.findall("@import 'https://a.b'")
+
+
+def test_every_public_name_is_on_the_api_page(site):
+    page = (site / "api.html").read_text(encoding="utf-8")
+    shown = {name.rsplit(".", 1)[-1] for name in re.findall(r'id="(mlmc_dropout[\w.]*)"', page)}
+    wanted = {*md.__all__, *pinn.__all__, *errors.__all__, "Event", "CheckpointWarning"} - {"__version__", "theory"}
+    assert wanted - shown == set()
+    assert page.count("Parameters:") > 20  # tables of arguments
 
 
 def test_every_page_is_drawn(site):
