@@ -20,7 +20,16 @@ Data = Mapping[str, Any]
 
 
 def compute(surrogate: Surrogate, settings: Data, work: Work) -> dict[str, Any]:
-    """Y(x, T), V(x, T) and the standard error of V for every T of ``settings["fidelities"]``."""
+    """Y(x, T), V(x, T) and the standard error of V at several fidelities.
+
+    Args:
+        surrogate: The network.
+        settings: ``fidelities`` T, and the ``seed`` of the first; each has passes that no other shares.
+        work: Remembers what is done.
+
+    Returns:
+        Plain data: T, x, runs by fidelity and output, exact means and deviations.
+    """
 
     def one(T: int) -> dict[str, Any]:
         result = md.estimate(
@@ -42,18 +51,41 @@ def compute(surrogate: Surrogate, settings: Data, work: Work) -> dict[str, Any]:
 
 
 def pick(data: Data, index: int, out: str) -> tuple[Array, Array, Array]:
-    """Y, V and the standard error of V at the ``index``-th fidelity."""
+    """The curves of one run.
+
+    Args:
+        data: What :func:`compute` returns.
+        index: Index of the fidelity.
+        out: Name of the output.
+
+    Returns:
+        Y, V and the standard error of V, (points,) each.
+    """
     run = data["runs"][index][out]
     return np.asarray(run["Y"]), np.asarray(run["V"]), np.asarray(run["V_stderr"])
 
 
 def rms(values: Any) -> float:
-    """Root mean square over the grid."""
+    """Root mean square over the grid.
+
+    Args:
+        values: Any shape.
+
+    Returns:
+        √(mean of squares).
+    """
     return float(np.sqrt(np.mean(np.square(values))))
 
 
 def csv_rows(data: Data) -> Table:
-    """One row per fidelity, output and grid point."""
+    """One row per fidelity, output and grid point.
+
+    Args:
+        data: What :func:`compute` returns.
+
+    Returns:
+        The rows of ``numbers.csv``.
+    """
     rows = [
         (T, out, x, Y, V, mean, std)
         for T, run in zip(data["T"], data["runs"], strict=True)

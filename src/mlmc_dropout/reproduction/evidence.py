@@ -34,7 +34,15 @@ SIMULATIONS = {"paper": 2000, "quick": 100}
 
 
 def collect(profile: str, show: Progress | None = None) -> dict[str, Any]:
-    """All three findings, with the versions that computed them."""
+    """All three findings, with the versions that computed them.
+
+    Args:
+        profile: ``"quick"`` or ``"paper"``: how many repetitions.
+        show: Told how far it is.
+
+    Returns:
+        Plain data, by the names above.
+    """
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "equal_passes": lambda: equal_passes(REPETITIONS[profile]),
         "printed_optima": printed_optima,
@@ -54,7 +62,14 @@ def collect(profile: str, show: Progress | None = None) -> dict[str, Any]:
 
 
 def gaussian_passes(units: int = UNITS) -> nn.Module:
-    """A network whose passes have mean 0, variance 1 and kurtosis 3 − 2/units: a sum of ±1/√units."""
+    """A network whose passes have mean 0, variance 1 and kurtosis 3 − 2/units: a sum of ±1/√units.
+
+    Args:
+        units: Number of terms of the sum.
+
+    Returns:
+        The network, in float64; it ignores its input.
+    """
     first, last = nn.Linear(1, units), nn.Linear(units, 1)
     values = ((first.weight, 0.0), (first.bias, 1.0), (last.weight, units**-0.5), (last.bias, -(units**0.5)))
     for parameter, value in values:
@@ -66,6 +81,12 @@ def equal_passes(repetitions: int) -> dict[str, Any]:
     """Variance times passes of three estimators that spend about the same, and what S² reports.
 
     A repetition is a row of the input: masks differ from row to row, so rows are independent.
+
+    Args:
+        repetitions: Number of rows.
+
+    Returns:
+        Plain data; ``rows`` has measured and exact values by estimator.
     """
     settings: dict[str, dict[str, Any]] = {
         "pooled": {"method": "pooled", "budget": BUDGET},
@@ -155,8 +176,14 @@ def _correction_rates() -> dict[str, Any]:
 def printed_slopes(simulations: int) -> dict[str, Any]:
     """Slopes of the exact formulas on the paper's T, and slopes of simulated experiments with their intervals.
 
-    A simulated experiment has the paper's design: 20 fidelities, 10 replicates, 200 independent points;
-    passes are Gaussian, for which Y(T) is normal and (T−1)·V(T) has a χ² law.
+    A simulated experiment has the paper's design: 20 fidelities, 10 replicates, 200 independent points; passes are
+    Gaussian, for which Y(T) is normal and (T−1)·V(T) has a χ² law.
+
+    Args:
+        simulations: Number of simulated experiments.
+
+    Returns:
+        Plain data; ``simulated`` has mean slope and coverage by estimator.
     """
     T = rates.fidelities(rates.PROFILES["paper"])
     exact = {

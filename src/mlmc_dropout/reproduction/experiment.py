@@ -20,8 +20,18 @@ __all__ = ["Experiment"]
 class Experiment:
     """One figure or table of the paper.
 
-    ``compute`` makes plain data from the surrogate and a profile's settings; it alone costs time, and
-    its data are kept. ``judge``, ``draw`` and ``rows`` (the CSV file) read nothing but these data.
+    ``compute`` alone costs time, and its data are kept. ``judge``, ``draw`` and ``rows`` read nothing but these data.
+
+    Attributes:
+        id: F1 … F4 for the forward problem, I1 … I4 for the inverse one.
+        title: What it shows.
+        claim: What the paper says.
+        surrogate: Name of the network.
+        profiles: Settings by profile, ``"quick"`` and ``"paper"``.
+        compute: Makes plain data from the surrogate and the settings.
+        judge: Makes checks, quantities and tables from the data.
+        draw: Makes figures by file name from the data.
+        rows: Makes the CSV file from the data.
     """
 
     id: str

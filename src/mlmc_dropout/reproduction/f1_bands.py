@@ -23,22 +23,42 @@ Data = Mapping[str, Any]
 
 
 def roughness(curve: Any) -> float:
-    """Root mean square of second differences: what the eye calls frayed. White noise of deviation s gives √6 s."""
+    """Root mean square of second differences: what the eye calls frayed. White noise of deviation s gives √6 s.
+
+    Args:
+        curve: Values along the grid, (points,).
+
+    Returns:
+        The roughness.
+    """
     return curves.rms(np.diff(curve, n=2))
 
 
 def roughness_error(V: Any) -> float:
     """Standard deviation of log roughness for independent noise of variance V(x)/T at the points.
 
-    Second differences have autocovariances 6, −4, 1, so their mean square over n points has relative
-    variance (2/n)(1 + 2(16 + 1)/36); n is reduced to (ΣV)²/ΣV² where V varies along the grid.
+    Second differences have autocovariances 6, −4, 1, so their mean square over n points has relative variance (2/n)(1 +
+    2(16 + 1)/36); n is reduced to (ΣV)²/ΣV² where V varies along the grid.
+
+    Args:
+        V: Variances along the grid, (points,).
+
+    Returns:
+        The standard deviation.
     """
     effective = float(np.sum(V) ** 2 / np.sum(np.square(V)))
     return 0.5 * float(np.sqrt(2 / effective * (1 + 2 * 17 / 36)))
 
 
 def rates_of_smoothing(data: Data) -> dict[str, tuple[float, float, float]]:
-    """Slopes of log roughness against log T with 99 % intervals, for the mean and the standard deviation."""
+    """Slopes of log roughness against log T, for the mean and the standard deviation.
+
+    Args:
+        data: What :func:`curves.compute` returns.
+
+    Returns:
+        ``"mean"`` and ``"std"`` -> slope and the ends of its 99 % interval.
+    """
     x = np.log(data["T"])
     values: dict[str, list[float]] = {"mean": [], "std": []}
     for index in range(len(x)):
@@ -52,7 +72,14 @@ def rates_of_smoothing(data: Data) -> dict[str, tuple[float, float, float]]:
 
 
 def table(data: Data) -> Table:
-    """Roughness, noise and distance from the exact solution."""
+    """Roughness, noise and distance from the exact solution.
+
+    Args:
+        data: What :func:`curves.compute` returns.
+
+    Returns:
+        One row per fidelity.
+    """
     rows = []
     exact = np.asarray(data["exact_mean"]["u"])
     for index, T in enumerate(data["T"]):
@@ -65,7 +92,14 @@ def table(data: Data) -> Table:
 
 
 def judge(data: Data) -> Judgement:
-    """Claim: bands get smoother; noise of independent passes makes roughness fall like T^(−1/2)."""
+    """Claim: bands get smoother; noise of independent passes makes roughness fall like T^(−1/2).
+
+    Args:
+        data: What :func:`curves.compute` returns.
+
+    Returns:
+        The judgement.
+    """
     found = rates_of_smoothing(data)
     rough = [row[1:4:2] for row in table(data).rows]
     falls = all(b < a for early, late in pairwise(rough) for a, b in zip(early, late, strict=True))
@@ -92,7 +126,14 @@ def judge(data: Data) -> Judgement:
 
 
 def draw(data: Data) -> dict[str, Figure]:
-    """Four panels as in the paper: mean, ±1 and ±2 standard deviations, exact solution dashed."""
+    """Four panels as in the paper: mean, ±1 and ±2 standard deviations, exact solution dashed.
+
+    Args:
+        data: What :func:`curves.compute` returns.
+
+    Returns:
+        The figure by its file name.
+    """
     figure, grid = figures.canvas(2, 2, height=2.3)
     x = np.asarray(data["x"])
     for index, (axes, T) in enumerate(zip(grid.flat, data["T"], strict=True)):

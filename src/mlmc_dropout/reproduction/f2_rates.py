@@ -15,7 +15,14 @@ _CLOSE = 0.05
 
 
 def judge(data: Mapping[str, Any]) -> Judgement:
-    """Claim: slopes near −1, which the exact formulas make precise on these T."""
+    """Claim: slopes near −1, which the exact formulas make precise on these T.
+
+    Args:
+        data: What :func:`rates.compute` returns.
+
+    Returns:
+        The judgement.
+    """
     checks = rates.theory_checks(data)
     for (out, key), fit in rates.fits(data).items():
         if key in "YV":

@@ -34,7 +34,16 @@ _GOOD_FIT = 0.98
 
 
 def compute(surrogate: Surrogate, settings: Data, work: Work) -> dict[str, Any]:
-    """Norms of S²_Y and S²_V per rate: the trained network, and the same network with fresh weights."""
+    """Norms of S²_Y and S²_V per rate: the trained network, and the same network with fresh weights.
+
+    Args:
+        surrogate: The trained network.
+        settings: Range and ``count`` of the rates, fidelities, ``replicates`` and ``seed``.
+        work: Remembers what is done.
+
+    Returns:
+        Plain data: rates p, fidelities, norms of the trained and the untrained network.
+    """
     rates = np.linspace(settings["lowest"], settings["highest"], settings["count"]).round(6).tolist()
 
     def sweep(model: torch.nn.Module, T: int, seed: int) -> Any:
@@ -80,7 +89,14 @@ def _fit(data: Data, which: str, key: str) -> logit_model.LogitFit:
 
 
 def judge(data: Data) -> Judgement:
-    """Claims: variances grow with p, and the model describes them. Agreement: the printed parameters."""
+    """Claims: variances grow with p, and the model describes them. Agreement: the printed parameters.
+
+    Args:
+        data: What :func:`compute` returns.
+
+    Returns:
+        The judgement.
+    """
     checks, paper, ours = [], [], []
     for key in "YV":
         values = data["trained"][key]
@@ -138,7 +154,14 @@ def _network_check(data: Data, key: str) -> Check:
 
 
 def table(data: Data) -> Table:
-    """Parameters, fit quality and what the data determine well."""
+    """Parameters, fit quality and what the data determine well.
+
+    Args:
+        data: What :func:`compute` returns.
+
+    Returns:
+        One row per estimator and network.
+    """
     rows = []
     for key in "YV":
         for which in ("trained", "untrained"):
@@ -164,7 +187,14 @@ def table(data: Data) -> Table:
 
 
 def draw(data: Data) -> dict[str, Figure]:
-    """Norms against p with the fitted curve dashed and its band."""
+    """Norms against p with the fitted curve dashed and its band.
+
+    Args:
+        data: What :func:`compute` returns.
+
+    Returns:
+        The figure by its file name.
+    """
     figure, grid = figures.canvas(1, 2, height=2.7)
     p = np.asarray(data["p"])
     curve = np.linspace(p[0], p[-1], 300)
@@ -183,7 +213,14 @@ def draw(data: Data) -> dict[str, Figure]:
 
 
 def csv_rows(data: Data) -> Table:
-    """One row per dropout rate."""
+    """One row per dropout rate.
+
+    Args:
+        data: What :func:`compute` returns.
+
+    Returns:
+        The rows of ``numbers.csv``.
+    """
     columns = ("p", "S2_Y", "S2_V", "S2_Y_untrained", "S2_V_untrained")
     parts = (data["p"], *(data[which][key] for which in ("trained", "untrained") for key in "YV"))
     return Table("Norms of the outer sample variances.", columns, tuple(zip(*parts, strict=True)))

@@ -44,7 +44,20 @@ SMALL, NORMAL = 7.5, 8.5
 
 
 def canvas(rows: int, columns: int, width: float = 7.0, height: float = 2.6) -> tuple[Figure, NDArray[Any]]:
-    """A figure ``width`` inches wide with rows of ``height`` inches, and its axes (rows, columns)."""
+    """A figure with a grid of axes.
+
+    Args:
+        rows: Rows of axes.
+        columns: Columns of axes.
+        width: Width of the figure in inches.
+        height: Height of a row in inches.
+
+    Returns:
+        The figure, and its axes (rows, columns).
+
+    Raises:
+        MissingExtraError: If matplotlib is not installed.
+    """
     try:
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -56,7 +69,15 @@ def canvas(rows: int, columns: int, width: float = 7.0, height: float = 2.6) -> 
 
 
 def panel(axes: Axes, title: str = "", xlabel: str = "", ylabel: str = "", grid: bool = True) -> None:
-    """Titles, labels, ticks and spines in the common look."""
+    """Titles, labels, ticks and spines in the common look.
+
+    Args:
+        axes: The axes to dress.
+        title: Title, at the left.
+        xlabel: Label below.
+        ylabel: Label at the side.
+        grid: Whether to draw grid lines.
+    """
     axes.set_title(title, fontsize=NORMAL, loc="left", color=INK)
     axes.set_xlabel(xlabel, fontsize=NORMAL, color=INK)
     axes.set_ylabel(ylabel, fontsize=NORMAL, color=INK)
@@ -73,12 +94,25 @@ def panel(axes: Axes, title: str = "", xlabel: str = "", ylabel: str = "", grid:
 
 
 def legend(axes: Axes, **where: Any) -> None:
-    """A frameless legend in small print."""
+    """A frameless legend in small print.
+
+    Args:
+        axes: The axes to which it belongs.
+        **where: Placement, as for matplotlib's ``legend``.
+    """
     axes.legend(**{"fontsize": SMALL, "frameon": False, "handlelength": 1.8, "labelspacing": 0.3, **where})
 
 
 def loglog_fit(axes: Axes, x: Any, y: Any, fit: Any, label: str) -> None:
-    """Points, the fitted line dashed, and its confidence band, on log-log axes."""
+    """Points, the fitted line dashed, and its confidence band, on log-log axes.
+
+    Args:
+        axes: Where to draw.
+        x: Abscissae of the points.
+        y: Their ordinates.
+        fit: The :class:`LineFit` of log y against log x.
+        label: Legend of the line.
+    """
     grid = np.geomspace(min(x) / 1.15, max(x) * 1.15, 100)
     line, half = fit.line(np.log(grid)), fit.half_width(np.log(grid))
     axes.fill_between(grid, np.exp(line - half), np.exp(line + half), color=SKY, alpha=0.45, lw=0, label="99 % band")
@@ -88,6 +122,12 @@ def loglog_fit(axes: Axes, x: Any, y: Any, fit: Any, label: str) -> None:
 
 
 def save(figure: Figure, folder: Path, name: str) -> None:
-    """``name.pdf`` and ``name.png``; the files carry no dates, so equal figures are equal files."""
+    """Write ``name.pdf`` and ``name.png``; the files carry no dates, so equal figures are equal files.
+
+    Args:
+        figure: The figure.
+        folder: Where.
+        name: File name without suffix.
+    """
     figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None, "Producer": None})
     figure.savefig(folder / f"{name}.png", dpi=200, metadata={"Software": None})

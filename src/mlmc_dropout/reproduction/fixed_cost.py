@@ -34,7 +34,16 @@ PROFILES = {
 
 
 def compute(surrogate: Surrogate, settings: Data, work: Work) -> dict[str, Any]:
-    """Surfaces of S² with their optima, moments for the theory, and the real variances of some plans."""
+    """Surfaces of S² with their optima, moments for the theory, and the real variances of a few plans.
+
+    Args:
+        surrogate: The network.
+        settings: ``ladder``, ``budget``, numbers of repetitions, ``moment_passes`` and ``seed``.
+        work: Remembers what is done.
+
+    Returns:
+        Plain data: optima by output and estimator, moments, plans with measured variances.
+    """
     T, seed = tuple(settings["ladder"]), settings["seed"]
     counts = surface.feasible(T, settings["budget"])
     most = counts.max(axis=0).tolist()
@@ -71,7 +80,16 @@ def compute(surrogate: Surrogate, settings: Data, work: Work) -> dict[str, Any]:
 
 
 def level_variances(data: Data, out: str, key: str) -> list[float]:
-    """Norms of v_ℓ or w_ℓ from the measured moments."""
+    """Norms of v_ℓ or w_ℓ from the measured moments.
+
+    Args:
+        data: What :func:`compute` returns.
+        out: Name of the output.
+        key: ``"Y"`` for the mean, ``"V"`` for the variance.
+
+    Returns:
+        One norm per level.
+    """
     mu2, mu4 = (np.asarray(data["moments"][out][name]) for name in ("mu2", "mu4"))
     T = data["ladder"]
     levels = md.theory.level_variances_mean(T, mu2) if key == "Y" else md.theory.level_variances_variance(T, mu2, mu4)
@@ -79,7 +97,17 @@ def level_variances(data: Data, out: str, key: str) -> list[float]:
 
 
 def optimum(data: Data, key: str, cost: CostModel, out: str | None = None) -> tuple[float, ...]:
-    """The continuous optimum under a cost model; with ``out``, for the measured moments of that output."""
+    """The continuous optimum under a cost model.
+
+    Args:
+        data: What :func:`compute` returns.
+        key: ``"Y"`` for the mean, ``"V"`` for the variance.
+        cost: What a replicate is charged: ``"coupled"`` or ``"uncoupled"``.
+        out: Output whose measured moments are used; None for μ4 = 3 μ2².
+
+    Returns:
+        Counts M_ℓ.
+    """
     if out is not None:
         costs = md.theory.cost_per_replicate(data["ladder"], cost)
         return tuple(md.theory.optimal_counts(level_variances(data, out, key), costs, data["budget"]).tolist())
@@ -88,19 +116,46 @@ def optimum(data: Data, key: str, cost: CostModel, out: str | None = None) -> tu
 
 
 def theory_best(data: Data, out: str, key: str) -> Best:
-    """The optimum of E S² over the integer allocations, taken in the same way as the empirical one."""
+    """The optimum of E S² over the integer allocations, taken in the same way as the empirical one.
+
+    Args:
+        data: What :func:`compute` returns.
+        out: Name of the output.
+        key: ``"Y"`` or ``"V"``.
+
+    Returns:
+        The optimum.
+    """
     counts = surface.feasible(data["ladder"], data["budget"])
     expected = md.theory.expected_S2(level_variances(data, out, key), counts.astype(float))
     return surface.best(np.asarray(expected), counts)
 
 
 def honest_surface(data: Data, out: str, key: str) -> NDArray[np.float64]:
-    """The variance that Algorithm 1 really has, from the measured level variances."""
+    """The variance that Algorithm 1 really has, from the measured level variances.
+
+    Args:
+        data: What :func:`compute` returns.
+        out: Name of the output.
+        key: ``"Y"`` or ``"V"``.
+
+    Returns:
+        One norm per feasible allocation.
+    """
     return surface.nested_surface(data["found"][out][key]["levels"], data["ladder"], data["budget"])
 
 
 def honest_best(data: Data, out: str, key: str) -> Best:
-    """The optimum of the variance that Algorithm 1 really has."""
+    """The optimum of the variance that Algorithm 1 really has.
+
+    Args:
+        data: What :func:`compute` returns.
+        out: Name of the output.
+        key: ``"Y"`` or ``"V"``.
+
+    Returns:
+        The optimum.
+    """
     counts = surface.feasible(data["ladder"], data["budget"])
     return surface.best(honest_surface(data, out, key), counts)
 
@@ -109,7 +164,14 @@ def honest_best(data: Data, out: str, key: str) -> Best:
 
 
 def judge(data: Data) -> Judgement:
-    """Claim: the empirical optimum is where theory puts it for the coupled cost. Agreement: the printed optima."""
+    """Claim: the empirical optimum is where theory puts it for the coupled cost. Agreement: the printed optima.
+
+    Args:
+        data: What :func:`compute` returns.
+
+    Returns:
+        The judgement.
+    """
     checks: list[Check] = []
     ours: list[Quantity] = []
     for out in data["found"]:
@@ -221,7 +283,14 @@ def _round(values: Any) -> list[float]:
 
 
 def csv_rows(data: Data) -> Table:
-    """One row per allocation: S² and the real variance of Algorithm 1."""
+    """One row per allocation: S² and the real variance of Algorithm 1.
+
+    Args:
+        data: What :func:`compute` returns.
+
+    Returns:
+        The rows of ``numbers.csv``.
+    """
     counts = surface.feasible(data["ladder"], data["budget"])
     columns, parts = ["M0", "M1", "M2"], []
     for out in data["found"]:

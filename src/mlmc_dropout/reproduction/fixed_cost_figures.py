@@ -25,7 +25,14 @@ _LABELS = {False: (0.5, 0.75, 0.9), True: (0.25, 0.5)}  # the innermost contours
 
 
 def draw(data: Data) -> dict[str, Figure]:
-    """The reciprocal of ‖S²‖ as in the paper, and beside it that of the variance Algorithm 1 really has."""
+    """The reciprocal of ‖S²‖ as in the paper, and beside it that of the variance Algorithm 1 really has.
+
+    Args:
+        data: What :func:`fixed_cost.compute` returns.
+
+    Returns:
+        Two figures by their file names.
+    """
     return {"figure": _figure(data, honest=False), "figure-honest": _figure(data, honest=True)}
 
 

@@ -31,8 +31,16 @@ PROFILES = {
 def errors(data: Data, index: int, out: str) -> dict[str, float]:
     """Root mean squares over the grid: error, Monte Carlo noise, and the bias that explains the rest.
 
-    E (Y − E u)² = bias² + V/T at each point, so bias² is estimated by the mean of (Y − E u)² − V/T.
-    Of that estimate the variance is Σ (2 s⁴ + 4 s² bias²)/n², s² = V/T, for independent points.
+    E (Y − E u)² = bias² + V/T at each point, so bias² is estimated by the mean of (Y − E u)² − V/T. Of that estimate
+    the variance is Σ (2 s⁴ + 4 s² bias²)/n², s² = V/T, for independent points.
+
+    Args:
+        data: What :func:`curves.compute` returns.
+        index: Index of the fidelity.
+        out: Name of the output.
+
+    Returns:
+        Error, noise and bias by name, the bias with a 99 % interval.
     """
     Y, V, _ = curves.pick(data, index, out)
     gap, noise = Y - np.asarray(data["exact_mean"][out]), V / data["T"][index]
@@ -50,7 +58,14 @@ def errors(data: Data, index: int, out: str) -> dict[str, float]:
 
 
 def table(data: Data) -> Table:
-    """Error, noise and bias for each output and fidelity."""
+    """Error, noise and bias for each output and fidelity.
+
+    Args:
+        data: What :func:`curves.compute` returns.
+
+    Returns:
+        One row per output and fidelity.
+    """
     rows = []
     for out in data["exact_mean"]:
         for index, T in enumerate(data["T"]):
@@ -61,7 +76,14 @@ def table(data: Data) -> Table:
 
 
 def judge(data: Data) -> Judgement:
-    """Claims: the error falls with T, to what a plot cannot show. Agreement: bias is negligible beside the noise."""
+    """Claims: the error falls with T, to what a plot cannot show. Agreement: bias is negligible beside the noise.
+
+    Args:
+        data: What :func:`curves.compute` returns.
+
+    Returns:
+        The judgement.
+    """
     checks: list[Check] = []
     ours: list[Quantity] = []
     for out in data["exact_mean"]:
@@ -108,7 +130,17 @@ def _checks(out: str, low: int, high: int, first: Mapping[str, float], last: Map
 
 
 def draw_curves(data: Data, estimate: str, exact: str, symbols: tuple[str, str]) -> Figure:
-    """Per output and fidelity: the estimate with the exact curve dashed, and the pointwise error."""
+    """Per output and fidelity: the estimate with the exact curve dashed, and the pointwise error.
+
+    Args:
+        data: What :func:`curves.compute` returns.
+        estimate: ``"mean"`` for Y, ``"std"`` for √V.
+        exact: Key of the exact curves in ``data``.
+        symbols: TeX of the estimate and of the exact curve; ``{out}`` and ``{OUT}`` are replaced by the output.
+
+    Returns:
+        The figure.
+    """
     outputs, x = list(data["exact_mean"]), np.asarray(data["x"])
     figure, grid = figures.canvas(2 * len(outputs), 2, height=1.75)
     for place, (out, index) in enumerate((o, i) for o in outputs for i in range(len(data["T"]))):
@@ -133,7 +165,14 @@ def draw_curves(data: Data, estimate: str, exact: str, symbols: tuple[str, str])
 
 
 def draw(data: Data) -> dict[str, Figure]:
-    """Means beside exact means, with pointwise errors."""
+    """Means beside exact means, with pointwise errors.
+
+    Args:
+        data: What :func:`curves.compute` returns.
+
+    Returns:
+        The figure by its file name.
+    """
     return {"figure": draw_curves(data, "mean", "exact_mean", (r"$Y({OUT})$", r"$\mathbb{{E}}[{out}]$"))}
 
 

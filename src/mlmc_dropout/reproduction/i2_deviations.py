@@ -25,8 +25,16 @@ Data = Mapping[str, Any]
 def mismatch(data: Data, index: int, out: str) -> dict[str, float]:
     """√V against the exact deviation: relative L¹ gap, rms gap and its noise, and the ratio of the mean deviations.
 
-    The noise of √V is its delta-method error s = stderr(V)/(2√V). A gap that is noise alone has a mean
-    square of mean s² with variance 2 Σ s⁴/n²; ``limit`` is the root of the 99 % quantile.
+    The noise of √V is its delta-method error s = stderr(V)/(2√V). A gap that is noise alone has a mean square of mean
+    s² with variance 2 Σ s⁴/n²; ``limit`` is the root of the 99 % quantile.
+
+    Args:
+        data: What :func:`curves.compute` returns.
+        index: Index of the fidelity.
+        out: Name of the output.
+
+    Returns:
+        The numbers by name.
     """
     _, V, stderr = curves.pick(data, index, out)
     std, exact = np.sqrt(V), np.asarray(data["exact_std"][out])
@@ -50,7 +58,14 @@ def mismatch(data: Data, index: int, out: str) -> dict[str, float]:
 
 
 def table(data: Data) -> Table:
-    """Gap, noise and ratio for each output and fidelity."""
+    """Gap, noise and ratio for each output and fidelity.
+
+    Args:
+        data: What :func:`curves.compute` returns.
+
+    Returns:
+        One row per output and fidelity.
+    """
     keys = ("relative_l1", "gap", "noise", "limit", "ratio", "ratio_low", "ratio_high")
     rows = []
     for out in data["exact_std"]:
@@ -62,7 +77,14 @@ def table(data: Data) -> Table:
 
 
 def judge(data: Data) -> Judgement:
-    """Claims: more passes reduce the noise, and a gap beyond noise remains."""
+    """Claims: more passes reduce the noise, and a gap beyond noise remains.
+
+    Args:
+        data: What :func:`curves.compute` returns.
+
+    Returns:
+        The judgement.
+    """
     checks, ours = [], []
     low, high = data["T"][0], data["T"][-1]
     for out in data["exact_std"]:
@@ -90,7 +112,14 @@ def judge(data: Data) -> Judgement:
 
 
 def draw(data: Data) -> dict[str, Figure]:
-    """Standard deviations beside exact ones, with pointwise errors."""
+    """Standard deviations beside exact ones, with pointwise errors.
+
+    Args:
+        data: What :func:`curves.compute` returns.
+
+    Returns:
+        The figure by its file name.
+    """
     symbols = (r"$\sqrt{{V({OUT})}}$", r"$\sqrt{{\mathrm{{Var}}[{out}]}}$")
     return {"figure": draw_curves(data, "std", "exact_std", symbols)}
 

@@ -29,7 +29,14 @@ def _compatible(fit: LineFit, printed: tuple[float, float, float]) -> bool:
 
 
 def judge(data: Mapping[str, Any]) -> Judgement:
-    """Claim: slopes as theory has them. Agreement: the printed slopes; for V also with the biased variance."""
+    """Claim: slopes as theory has them. Agreement: the printed slopes; for V also with the biased variance.
+
+    Args:
+        data: What :func:`rates.compute` returns.
+
+    Returns:
+        The judgement.
+    """
     found = rates.fits(data)
     checks = rates.theory_checks(data)
     for (out, key), printed in PRINTED.items():

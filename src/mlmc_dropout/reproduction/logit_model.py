@@ -19,13 +19,31 @@ def model(p: ArrayLike, a1: float, a2: float, a3: float, a4: float) -> Array:
     """α1 + α2 log p^α4 − α3 log(1 − p^α4) (eq:numerics:logit_model).
 
     Slope α2 α4 in log p as p → 0; slope −α3 in log(1 − p) as p → 1.
+
+    Args:
+        p: Dropout rates in (0, 1).
+        a1: α1, the level.
+        a2: α2.
+        a3: α3.
+        a4: α4, positive.
+
+    Returns:
+        log ‖S²‖ at ``p``.
     """
     power = a4 * np.log(np.asarray(p, dtype=float))
     return np.asarray(a1 + a2 * power - a3 * np.log(-np.expm1(power)))
 
 
 def jacobian(p: ArrayLike, a: Array) -> Array:
-    """Derivatives of :func:`model` by its parameters, (points, 4)."""
+    """Derivatives of :func:`model` by its parameters.
+
+    Args:
+        p: Dropout rates, (points,).
+        a: α1 … α4.
+
+    Returns:
+        A matrix (points, 4).
+    """
     log_p = np.log(np.asarray(p, dtype=float))
     power = a[3] * log_p
     rest = -np.expm1(power)  # 1 − p^α4
@@ -35,7 +53,15 @@ def jacobian(p: ArrayLike, a: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class LogitFit:
-    """Least-squares parameters with their covariance, from n points."""
+    """Least-squares parameters with their covariance.
+
+    Attributes:
+        parameters: α1 … α4.
+        covariance: Their covariance, (4, 4), from the linearised model.
+        residual_sd: Standard deviation of the residuals, n − 4 degrees of freedom.
+        r_squared: Share of the variation explained.
+        count: Number n of points.
+    """
 
     parameters: Array
     covariance: Array
@@ -49,12 +75,26 @@ class LogitFit:
         return float(stats.t.ppf(0.5 + CONFIDENCE / 2, self.count - 4))
 
     def interval(self, index: int) -> tuple[float, float]:
-        """99 % interval of a parameter, from the linearised model."""
+        """99 % interval of a parameter, from the linearised model.
+
+        Args:
+            index: 0 for α1, …, 3 for α4.
+
+        Returns:
+            Its ends.
+        """
         half = self.student * float(np.sqrt(self.covariance[index, index]))
         return float(self.parameters[index] - half), float(self.parameters[index] + half)
 
     def half_width(self, p: ArrayLike) -> Array:
-        """Half the width of the 99 % band of the curve."""
+        """Half the width of the 99 % band of the curve.
+
+        Args:
+            p: Dropout rates, (points,).
+
+        Returns:
+            The half widths, (points,).
+        """
         J = jacobian(p, self.parameters)
         return np.asarray(self.student * np.sqrt(np.einsum("ni,ij,nj->n", J, self.covariance, J)))
 
@@ -73,12 +113,20 @@ class LogitFit:
 
 
 def fit(p: ArrayLike, y: ArrayLike) -> LogitFit:
-    """Least squares. For a given α4 the model is linear in the others, so α4 is searched alone first.
+    """Least squares. For a fixed α4 the model is linear in the others, so α4 is searched alone first.
 
-    >>> p = np.linspace(0.05, 0.95, 19)
-    >>> found = fit(p, model(p, -18.0, 0.25, 3.3, 5.0))
-    >>> found.parameters.round(3).tolist()
-    [-18.0, 0.25, 3.3, 5.0]
+    Args:
+        p: Dropout rates, (n,), n > 4.
+        y: log ‖S²‖ there.
+
+    Returns:
+        The parameters with their covariance.
+
+    Examples:
+        >>> p = np.linspace(0.05, 0.95, 19)
+        >>> found = fit(p, model(p, -18.0, 0.25, 3.3, 5.0))
+        >>> found.parameters.round(3).tolist()
+        [-18.0, 0.25, 3.3, 5.0]
     """
     p, y = np.asarray(p, dtype=float), np.asarray(y, dtype=float)
 

@@ -19,7 +19,15 @@ Data = Mapping[str, Any]
 
 
 def candidates(fidelities: Sequence[int], budget: int) -> list[Plan]:
-    """The allocations worth comparing: theory under both costs, equal counts, and plain Monte Carlo."""
+    """The allocations worth comparing: theory under both costs, equal counts, and plain Monte Carlo.
+
+    Args:
+        fidelities: The ladder T_0 < … < T_L.
+        budget: Passes per input.
+
+    Returns:
+        Plain data: name, method, levels and counts of each.
+    """
     ladder = md.Ladder(tuple(fidelities))
 
     def plan(name: str, counts: Sequence[int], levels: str = "nested") -> Plan:
@@ -37,7 +45,18 @@ def candidates(fidelities: Sequence[int], budget: int) -> list[Plan]:
 
 
 def measure(surrogate: Surrogate, plan: Plan, fidelities: Sequence[int], repetitions: int, seed: int) -> Plan:
-    """Variance of the estimates over independent repetitions, run as further rows: masks differ from row to row."""
+    """Variance of the estimates over independent repetitions, run as further rows: masks differ from row to row.
+
+    Args:
+        surrogate: The network.
+        plan: One of :func:`candidates`.
+        fidelities: The ladder.
+        repetitions: Number R of repetitions.
+        seed: Every mask follows from it.
+
+    Returns:
+        The plan with its cost and, by output and estimator, variance, its interval, stderr² and S².
+    """
     rows = np.tile(surrogate.x, (repetitions, 1))
     if plan["method"] == "pooled":
         result = md.estimate(surrogate.model, rows, method="pooled", budget=plan["counts"][0], seed=seed)
@@ -69,7 +88,16 @@ def measure(surrogate: Surrogate, plan: Plan, fidelities: Sequence[int], repetit
 
 
 def plain_variance(moments: Data, key: str, passes: float) -> float:
-    """‖variance‖ of plain Monte Carlo with as many passes, from measured moments."""
+    """‖variance‖ of plain Monte Carlo with as many passes, from measured moments.
+
+    Args:
+        moments: ``mu2`` and ``mu4`` along the grid.
+        key: ``"Y"`` for the mean, ``"V"`` for the variance.
+        passes: Passes per input.
+
+    Returns:
+        The L¹ norm.
+    """
     mu2, mu4 = np.asarray(moments["mu2"]), np.asarray(moments["mu4"])
     if key == "Y":
         return l1_norm(md.theory.variance_of_sample_mean(passes, mu2))
@@ -77,7 +105,15 @@ def plain_variance(moments: Data, key: str, passes: float) -> float:
 
 
 def table(data: Data, out: str) -> Table:
-    """Variances in units of plain Monte Carlo's at the same passes; 1 is the best possible."""
+    """Variances in units of plain Monte Carlo's at the same passes; 1 is the best possible.
+
+    Args:
+        data: What :func:`fixed_cost.compute` returns.
+        out: Name of the output.
+
+    Returns:
+        One row per plan.
+    """
     rows = []
     for plan in data["plans"]:
         cells: list[Any] = [plan["name"], ", ".join(map(str, plan["counts"])), plan["cost"]]

@@ -42,15 +42,31 @@ PROFILES = {
 def fidelities(settings: Data) -> list[int]:
     """Log-spaced numbers of passes, cut to whole ones.
 
-    >>> fidelities(PROFILES["paper"])[:5]
-    [10, 14, 20, 29, 42]
+    Args:
+        settings: ``lowest``, ``highest`` and ``count``.
+
+    Returns:
+        The fidelities T.
+
+    Examples:
+        >>> fidelities(PROFILES["paper"])[:5]
+        [10, 14, 20, 29, 42]
     """
     spaced = np.geomspace(settings["lowest"], settings["highest"], settings["count"])
     return [int(T + 1e-9) for T in spaced]  # a power of ten may come out just below itself
 
 
 def compute(surrogate: Surrogate, settings: Data, work: Work) -> dict[str, Any]:
-    """Norms of S²_Y and S²_V per fidelity and output, every fidelity with passes of its own."""
+    """Norms of S²_Y and S²_V per fidelity and output, every fidelity with passes that no other shares.
+
+    Args:
+        surrogate: The network.
+        settings: As for :func:`fidelities`, with ``replicates``, ``moment_passes`` and ``seed``.
+        work: Remembers what is done.
+
+    Returns:
+        Plain data: T, norms by output and estimator, moments by output.
+    """
     T = fidelities(settings)
 
     def one(index: int) -> dict[str, Any]:
@@ -77,7 +93,16 @@ def compute(surrogate: Surrogate, settings: Data, work: Work) -> dict[str, Any]:
 
 
 def measured_moments(surrogate: Surrogate, passes: int, settings: Data) -> dict[str, Any]:
-    """μ2 and μ4 of every output on the grid, from one long plain run."""
+    """μ2 and μ4 of every output on the grid, from one long plain run.
+
+    Args:
+        surrogate: The network.
+        passes: Length of the run.
+        settings: Its ``seed``.
+
+    Returns:
+        Output -> ``mu2`` and ``mu4`` along the grid.
+    """
     result = md.estimate(surrogate.model, surrogate.x, method="pooled", budget=passes, seed=settings["seed"])
     mu2, kurtosis = by_output(result.variance), by_output(result.levels[0].kurtosis)
     return {
@@ -89,12 +114,21 @@ def measured_moments(surrogate: Surrogate, passes: int, settings: Data) -> dict[
 def theory_slope(T: Sequence[int], key: str, moments: Data | None = None, biased: bool = False) -> float:
     """The slope that the exact formulas give when a line is fitted to them at these very T.
 
-    Var Y(T) = μ2/T and Var V(T) = (μ4 − (T−3)/(T−1) μ2²)/T; ``biased`` takes V with 1/T in place of
-    1/(T−1), which multiplies its variance by ((T−1)/T)². Without ``moments``: μ4 = 3 μ2².
+    Var Y(T) = μ2/T and Var V(T) = (μ4 − (T−3)/(T−1) μ2²)/T.
 
-    >>> T = fidelities(PROFILES["paper"])
-    >>> [round(theory_slope(T, "Y"), 4), round(theory_slope(T, "V"), 4), round(theory_slope(T, "V", biased=True), 4)]
-    [-1.0, -1.0103, -0.9897]
+    Args:
+        T: Fidelities.
+        key: ``"Y"`` for the mean, ``"V"`` for the variance.
+        moments: ``mu2`` and ``mu4`` along the grid; None for μ4 = 3 μ2².
+        biased: Take V with 1/T in place of 1/(T−1), which multiplies its variance by ((T−1)/T)².
+
+    Returns:
+        The slope in log T.
+
+    Examples:
+        >>> T = fidelities(PROFILES["paper"])
+        >>> round(theory_slope(T, "Y"), 4), round(theory_slope(T, "V"), 4), round(theory_slope(T, "V", biased=True), 4)
+        (-1.0, -1.0103, -0.9897)
     """
     mu2 = np.asarray([1.0] if moments is None else moments["mu2"])
     mu4 = None if moments is None else np.asarray(moments["mu4"])
@@ -110,7 +144,14 @@ def theory_slope(T: Sequence[int], key: str, moments: Data | None = None, biased
 
 
 def fits(data: Data) -> dict[tuple[str, str], LineFit]:
-    """Lines through log ‖S²‖ against log T; key "V0" is V with the biased sample variance."""
+    """Lines through log ‖S²‖ against log T.
+
+    Args:
+        data: What :func:`compute` returns.
+
+    Returns:
+        (output, key) -> fit; key ``"V0"`` is V with the biased sample variance.
+    """
     x = np.log(data["T"])
     found = {}
     for out, norms in data["norms"].items():
@@ -122,17 +163,39 @@ def fits(data: Data) -> dict[tuple[str, str], LineFit]:
 
 
 def name(out: str, key: str) -> str:
-    """A slope's name in tables."""
+    """A slope's name in tables.
+
+    Args:
+        out: Name of the output.
+        key: ``"Y"`` or ``"V"``.
+
+    Returns:
+        The name.
+    """
     return f"slope of ‖S²_{key}‖, output {out}"
 
 
 def quantities(data: Data) -> list[Quantity]:
-    """Our slopes with their intervals."""
+    """Our slopes with their intervals.
+
+    Args:
+        data: What :func:`compute` returns.
+
+    Returns:
+        One quantity per output and estimator.
+    """
     return [Quantity(name(out, key), f.slope, f.low, f.high) for (out, key), f in fits(data).items() if key in "YV"]
 
 
 def theory_checks(data: Data) -> list[Check]:
-    """Whether each interval holds the slope that theory gives on these T for this network."""
+    """Whether each interval holds the slope that theory gives on these T for this network.
+
+    Args:
+        data: What :func:`compute` returns.
+
+    Returns:
+        One claim per output and estimator.
+    """
     checks = []
     for (out, key), fit in fits(data).items():
         if key == "V0":
@@ -152,7 +215,14 @@ def theory_checks(data: Data) -> list[Check]:
 
 
 def table(data: Data) -> Table:
-    """Measured slopes beside three theoretical ones."""
+    """Measured slopes beside three theoretical ones.
+
+    Args:
+        data: What :func:`compute` returns.
+
+    Returns:
+        One row per output and estimator.
+    """
     rows = []
     for (out, key), fit in fits(data).items():
         plain, biased = key[0], key == "V0"
@@ -173,7 +243,14 @@ def table(data: Data) -> Table:
 
 
 def csv_rows(data: Data) -> Table:
-    """One row per fidelity."""
+    """One row per fidelity.
+
+    Args:
+        data: What :func:`compute` returns.
+
+    Returns:
+        The rows of ``numbers.csv``.
+    """
     outputs = list(data["norms"])
     columns = ("T", *(f"S2_{key}_{out}" for out in outputs for key in "YV"))
     rows = [(T, *(data["norms"][o][k][i] for o in outputs for k in "YV")) for i, T in enumerate(data["T"])]
@@ -181,7 +258,14 @@ def csv_rows(data: Data) -> Table:
 
 
 def draw(data: Data) -> dict[str, Figure]:
-    """A row per output: ‖S²_Y‖ and ‖S²_V‖ against T with fit and band."""
+    """A row per output: ‖S²_Y‖ and ‖S²_V‖ against T with fit and band.
+
+    Args:
+        data: What :func:`compute` returns.
+
+    Returns:
+        The figure by its file name.
+    """
     outputs = list(data["norms"])
     figure, grid = figures.canvas(len(outputs), 2)
     found = fits(data)

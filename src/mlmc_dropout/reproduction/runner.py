@@ -45,11 +45,25 @@ def reproduce(
     load: Callable[[str], surrogates.Surrogate] = surrogates.load,
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[Verdict]:
-    """Run the experiments ``ids`` (or ``["all"]``) and write ``out/<id>/`` for each, then ``out/summary.json``.
+    """Run experiments and write ``out/<id>/`` for each, then ``out/summary.json``.
 
-    An experiment whose numbers are there, for the same settings and weights, is not run again; its
-    verdict and figures are made anew from them. One that was interrupted goes on where it stopped.
-    ``load`` finds a surrogate by name; ``overrides`` replaces settings, by experiment.
+    An experiment whose numbers are there, for the same settings and weights, is not run again; its verdict and figures
+    are made anew from them. One that was interrupted goes on where it stopped.
+
+    Args:
+        ids: Names of experiments, or ``["all"]``.
+        profile: ``"quick"`` (minutes) or ``"paper"`` (the printed settings).
+        out: Folder for figures, numbers and verdicts.
+        progress: Whether to show how far it is, on stderr.
+        load: Gives a surrogate by its name.
+        overrides: Settings to replace, by experiment.
+
+    Returns:
+        One verdict per experiment, in the order of ``ids``.
+
+    Raises:
+        InputError: If an experiment or the profile is unknown.
+        MissingExtraError: If matplotlib is not installed.
     """
     chosen = _chosen(ids, profile)
     figures.canvas(1, 1)  # a missing plotting library is noticed before any work is done
@@ -146,7 +160,14 @@ def _summary(verdicts: Sequence[Verdict], ids: str, profile: str, out: Path) -> 
 
 
 def summary_table(verdicts: Sequence[Verdict]) -> str:
-    """One line per experiment, for a terminal."""
+    """One line per experiment, for a terminal.
+
+    Args:
+        verdicts: The verdicts.
+
+    Returns:
+        The lines.
+    """
     width = max((len(verdict.title) for verdict in verdicts), default=0)
     lines = [f"{v.id:<4}{v.title:<{width}}  {v.verdict}" for v in verdicts]
     return "\n".join(lines)

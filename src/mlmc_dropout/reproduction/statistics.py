@@ -19,8 +19,15 @@ CONFIDENCE = 0.99
 def l1_norm(values: ArrayLike) -> float:
     """Σ |g(x_i)| Δx over the uniform grid on [0, 1] along the last axis (eq:numerics:L1_proxy).
 
-    >>> round(l1_norm(np.ones(201)), 3)
-    1.005
+    Args:
+        values: g at the grid points, both ends included.
+
+    Returns:
+        The norm.
+
+    Examples:
+        >>> round(l1_norm(np.ones(201)), 3)
+        1.005
     """
     g = np.abs(np.asarray(values, dtype=float))
     return float(g.sum() / (g.shape[-1] - 1))
@@ -28,7 +35,18 @@ def l1_norm(values: ArrayLike) -> float:
 
 @dataclass(frozen=True, slots=True)
 class LineFit:
-    """Least squares y = intercept + slope·x with a confidence interval for the slope."""
+    """Least squares y = intercept + slope·x with a confidence interval for the slope.
+
+    Attributes:
+        slope: The slope b.
+        low: Lower end of its 99 % interval.
+        high: Upper end.
+        intercept: Value at x = 0.
+        residual_sd: Standard deviation s of the residuals, n − 2 degrees of freedom.
+        centre: Mean x̄ of the abscissae.
+        spread: Σ (x − x̄)².
+        count: Number n of points.
+    """
 
     slope: float
     low: float
@@ -40,29 +58,58 @@ class LineFit:
     count: int
 
     def line(self, x: ArrayLike) -> Array:
-        """The fitted line."""
+        """The fitted line.
+
+        Args:
+            x: Abscissae, any shape.
+
+        Returns:
+            Its ordinates.
+        """
         return np.asarray(self.intercept + self.slope * np.asarray(x, dtype=float))
 
     def half_width(self, x: ArrayLike) -> Array:
-        """Half the width of the confidence band of the line at ``x``."""
+        """Half the width of the 99 % confidence band of the line.
+
+        Args:
+            x: Abscissae, any shape.
+
+        Returns:
+            The half widths.
+        """
         lever = 1.0 / self.count + np.square(np.asarray(x, dtype=float) - self.centre) / self.spread
         return np.asarray(_student(self.count - 2) * self.residual_sd * np.sqrt(lever))
 
     def contains(self, slope: float) -> bool:
-        """Whether the interval holds ``slope``."""
+        """Whether the interval holds a slope.
+
+        Args:
+            slope: The slope in question.
+
+        Returns:
+            Whether it does.
+        """
         return bool(self.low <= slope <= self.high)
 
 
 def fit_line(x: ArrayLike, y: ArrayLike) -> LineFit:
     """Fit a line to points with errors of equal variance, independent of each other.
 
-    The slope's interval is b ± t·s/√Σ(x−x̄)², with s from the residuals and Student's t with n − 2
-    degrees of freedom. It suits log ‖S²‖ against log T because every T has passes of its own, and
-    because the variance of the logarithm of a sample variance of M replicates depends on M alone.
+    The slope's interval is b ± t·s/√Σ(x−x̄)², with s from the residuals and Student's t with n − 2 degrees of freedom.
+    It suits log ‖S²‖ against log T because no two T share passes, and because the variance of the logarithm of a sample
+    variance of M replicates depends on M alone.
 
-    >>> fit = fit_line([0.0, 1.0, 2.0, 3.0], [1.0, 0.1, -1.1, -2.0])
-    >>> round(fit.slope, 2), fit.contains(-1.0), fit.contains(-2.0)
-    (-1.02, True, False)
+    Args:
+        x: Abscissae, (n,), n > 2.
+        y: Ordinates, (n,).
+
+    Returns:
+        The fit.
+
+    Examples:
+        >>> fit = fit_line([0.0, 1.0, 2.0, 3.0], [1.0, 0.1, -1.1, -2.0])
+        >>> round(fit.slope, 2), fit.contains(-1.0), fit.contains(-2.0)
+        (-1.02, True, False)
     """
     a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     centre, spread = float(a.mean()), float(np.square(a - a.mean()).sum())
@@ -75,7 +122,15 @@ def fit_line(x: ArrayLike, y: ArrayLike) -> LineFit:
 
 
 def line_slope(x: ArrayLike, y: ArrayLike) -> float:
-    """The least-squares slope alone, for values without noise."""
+    """The least-squares slope alone, for values without noise.
+
+    Args:
+        x: Abscissae, (n,).
+        y: Ordinates, (n,).
+
+    Returns:
+        The slope.
+    """
     a = np.asarray(x, dtype=float)
     return float((a - a.mean()) @ np.asarray(y, dtype=float) / np.square(a - a.mean()).sum())
 
@@ -85,7 +140,16 @@ def _student(dof: int, comparisons: int = 1) -> float:
 
 
 def jackknife(whole: ArrayLike, without: ArrayLike, comparisons: int = 1) -> tuple[Array, Array]:
-    """Simultaneous confidence interval for a statistic from its leave-one-out values (first axis)."""
+    """Simultaneous 99 % confidence interval for a statistic from its leave-one-out values.
+
+    Args:
+        whole: The statistic of all n parts.
+        without: Its values with one part left out, (n, …).
+        comparisons: Number of intervals that shall hold together (Bonferroni).
+
+    Returns:
+        Lower and upper ends, in the shape of ``whole``.
+    """
     parts, value = np.asarray(without, dtype=float), np.asarray(whole, dtype=float)
     n = len(parts)
     error = np.sqrt((n - 1) / n * np.square(parts - parts.mean(axis=0)).sum(axis=0))
@@ -94,9 +158,16 @@ def jackknife(whole: ArrayLike, without: ArrayLike, comparisons: int = 1) -> tup
 
 
 def variance_interval(pointwise: Array, repetitions: int) -> tuple[float, float]:
-    """Interval for ‖variance‖ from sample variances at independent points.
+    """99 % interval for ‖variance‖ from sample variances at independent points.
 
     Their sum is taken as χ² with (R−1)·(Σv)²/Σv² degrees of freedom (Satterthwaite).
+
+    Args:
+        pointwise: Sample variances v, (points,).
+        repetitions: Number R of values behind each.
+
+    Returns:
+        Its ends.
     """
     v: Any = np.asarray(pointwise, dtype=float)
     dof = (repetitions - 1) * float(v.sum() ** 2 / np.square(v).sum())

@@ -22,14 +22,26 @@ __all__ = ["fingerprint", "read_json", "versions", "write_csv", "write_json"]
 def fingerprint(*parts: Any) -> str:
     """A short hash of plain data.
 
-    >>> fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
-    True
+    Args:
+        *parts: What JSON can hold.
+
+    Returns:
+        16 hexadecimal digits; the order of keys does not matter.
+
+    Examples:
+        >>> fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+        True
     """
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Indented, but with lists of numbers on one line."""
+    """Write a JSON object, indented, but with lists of numbers on one line.
+
+    Args:
+        path: The file, replaced in one step.
+        data: Plain data; NumPy's numbers are allowed.
+    """
     _replace(path, _layout(data) + "\n")
 
 
@@ -44,7 +56,14 @@ def _layout(value: Any, indent: str = "") -> str:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in ``path``, or nothing if there is none that can be read."""
+    """Read a JSON object.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The object, or None if there is none that can be read.
+    """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -53,7 +72,12 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_csv(path: Path, table: Table) -> None:
-    """Column names and rows; numbers to eight digits."""
+    """Column names and rows; numbers to eight digits.
+
+    Args:
+        path: The file, replaced in one step.
+        table: What to write; its caption is left out.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table.columns)

@@ -36,11 +36,19 @@ SHARE = 0.005  # the paper's code averages the counts of this share of the alloc
 
 
 def feasible(fidelities: Sequence[int], budget: int) -> Counts:
-    """All integer counts ≥ 2 of three levels whose coupled cost is exactly ``budget``: (n, 3).
+    """All integer counts ≥ 2 of three levels whose coupled cost is exactly the budget.
 
-    >>> counts = feasible((4, 8, 16), 1000)
-    >>> len(counts), counts.max(axis=0).tolist()
-    (14884, [244, 244, 123])
+    Args:
+        fidelities: The ladder (T_0, T_1, T_2).
+        budget: The coupled cost.
+
+    Returns:
+        Counts (n, 3).
+
+    Examples:
+        >>> counts = feasible((4, 8, 16), 1000)
+        >>> len(counts), counts.max(axis=0).tolist()
+        (14884, [244, 244, 123])
     """
     a0, a1, a2 = (int(a) for a in md.theory.cost_per_replicate(tuple(fidelities), "coupled"))
     M1, M2 = np.meshgrid(np.arange(2, budget // a1), np.arange(2, budget // a2), indexing="ij")
@@ -50,7 +58,18 @@ def feasible(fidelities: Sequence[int], budget: int) -> Counts:
 
 
 def level_norms(surrogate: Surrogate, fidelities: Sequence[int], most: Sequence[int], seed: int, stream: int) -> Any:
-    """One repetition: output -> "Y" or "V" -> per level ‖s²_ℓ(M)‖ for M = 2 … most[ℓ]."""
+    """One repetition: the norm ‖s²_ℓ(M)‖ of every level for every count.
+
+    Args:
+        surrogate: The network.
+        fidelities: The ladder.
+        most: Largest count of each level.
+        seed: Every mask follows from it.
+        stream: Repetitions of different streams are independent.
+
+    Returns:
+        Output -> "Y" or "V" -> per level the norms for M = 2 … most[ℓ].
+    """
     replicates, T = max(most), fidelities[-1]
     sampler = md.DropoutSampler(surrogate.model, masks="independent")
     passes = sampler.sample(surrogate.x, passes=replicates * T, seed=seed, stream=stream)
@@ -69,17 +88,32 @@ def level_norms(surrogate: Surrogate, fidelities: Sequence[int], most: Sequence[
 
 
 def increments(prefixes: Sequence[Any], key: str) -> list[Array]:
-    """The first estimates and their corrections, (replicates, points) per level."""
+    """The first estimates and their corrections.
+
+    Args:
+        prefixes: Estimates of Y and V per fidelity.
+        key: ``"Y"`` or ``"V"``.
+
+    Returns:
+        (replicates, points) per level.
+    """
     values = [getattr(prefix, key) for prefix in prefixes]
     return [values[0], *(fine - coarse for coarse, fine in pairwise(values))]
 
 
 def prefix_variances(values: Array) -> Array:
-    """L¹ norms over the points of the sample variances of the first M rows, M = 2, 3, ….
+    """L¹ norms over the points of the sample variances of the first M rows.
 
-    >>> x = np.array([[1.0, 0.0], [2.0, 0.0], [4.0, 3.0]])
-    >>> prefix_variances(x).round(4).tolist()
-    [0.5, 5.3333]
+    Args:
+        values: (rows, points).
+
+    Returns:
+        The norms for M = 2, 3, …, (rows − 1,).
+
+    Examples:
+        >>> x = np.array([[1.0, 0.0], [2.0, 0.0], [4.0, 3.0]])
+        >>> prefix_variances(x).round(4).tolist()
+        [0.5, 5.3333]
     """
     d = values - values.mean(axis=0)  # centred first: differences of large sums lose nothing then
     M = np.arange(1, len(d) + 1)[:, None]
@@ -89,12 +123,29 @@ def prefix_variances(values: Array) -> Array:
 
 
 def surface(norms: Sequence[Sequence[float]], counts: Counts) -> Array:
-    """‖S²‖ of every allocation from the norms per level (M = 2, 3, …)."""
+    """‖S²‖ of every allocation.
+
+    Args:
+        norms: Per level the norms for M = 2, 3, ….
+        counts: Allocations (n, levels).
+
+    Returns:
+        The norms of S², (n,).
+    """
     return np.asarray(sum(np.asarray(norms[level])[M - 2] / M for level, M in enumerate(counts.T)))
 
 
 def nested_surface(level_variances: Sequence[float], fidelities: Sequence[int], budget: int) -> Array:
-    """The variance that Algorithm 1 really has, for every feasible allocation."""
+    """The variance that Algorithm 1 really has, for every feasible allocation.
+
+    Args:
+        level_variances: Norms of v_ℓ or w_ℓ.
+        fidelities: The ladder.
+        budget: The coupled cost.
+
+    Returns:
+        One norm per row of :func:`feasible`.
+    """
     return _nested_surface(tuple(level_variances), tuple(fidelities), budget)
 
 
@@ -105,7 +156,13 @@ def _nested_surface(levels: tuple[float, ...], fidelities: tuple[int, ...], budg
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """Where a surface is least: the single best counts, and the mean counts of the best 0.5 %."""
+    """Where a surface is least.
+
+    Attributes:
+        single: The single best counts.
+        centre: The mean counts of the best 0.5 %.
+        value: The least value.
+    """
 
     single: tuple[int, ...]
     centre: tuple[float, ...]
@@ -113,7 +170,15 @@ class Best:
 
 
 def best(values: Array, counts: Counts) -> Best:
-    """The least value, and the mean counts of the best share of allocations."""
+    """The least value, and the mean counts of the best share of allocations.
+
+    Args:
+        values: The surface, (n,).
+        counts: Its allocations, (n, levels).
+
+    Returns:
+        The optimum.
+    """
     number = int(np.ceil(SHARE * len(values)))
     order = np.argsort(values, kind="stable")
     centre = counts[order[:number]].mean(axis=0)
@@ -123,7 +188,13 @@ def best(values: Array, counts: Counts) -> Best:
 def locate(repetitions: Sequence[Any], counts: Counts, comparisons: int) -> Mapping[str, Any]:
     """The optimum of the mean surface with a jackknife interval, and the scatter of single repetitions.
 
-    ``repetitions``: per repetition the norms per level.
+    Args:
+        repetitions: Per repetition the norms per level.
+        counts: Allocations (n, levels).
+        comparisons: Number of intervals that shall hold together.
+
+    Returns:
+        Plain data: the optimum, its interval, and standard deviations of single repetitions.
     """
     stacked = [np.array([rep[level] for rep in repetitions]) for level in range(counts.shape[1])]
     K = len(repetitions)

@@ -22,7 +22,13 @@ POINTS = 200  # uniform points on [0, 1], the ends included
 
 @dataclass(frozen=True, slots=True)
 class Surrogate:
-    """A trained network with the problem whose exact moments are known."""
+    """A trained network with the problem whose exact moments are known.
+
+    Attributes:
+        name: The problem's name.
+        model: The network.
+        problem: The problem.
+    """
 
     name: str
     model: nn.Module
@@ -50,7 +56,17 @@ class Surrogate:
 
 
 def load(name: str) -> Surrogate:
-    """The surrogate that comes with the library."""
+    """The surrogate that comes with the library.
+
+    Args:
+        name: ``"boundary-layer"`` or ``"source-inference"``.
+
+    Returns:
+        The surrogate.
+
+    Raises:
+        RunDirectoryError: If there is none of that name.
+    """
     run = pinn.pretrained(name)
     return Surrogate(name, run.model, run.problem)
 
@@ -58,8 +74,15 @@ def load(name: str) -> Surrogate:
 def by_output(values: Any) -> dict[str, Array]:
     """Estimates of every output as vectors over the grid; a single output is called ``u``.
 
-    >>> {name: v.shape for name, v in by_output(np.zeros((200, 1))).items()}
-    {'u': (200,)}
+    Args:
+        values: An array (points, 1), or a dict of such by output.
+
+    Returns:
+        Output -> (points,), float64.
+
+    Examples:
+        >>> {name: v.shape for name, v in by_output(np.zeros((200, 1))).items()}
+        {'u': (200,)}
     """
     named = values if isinstance(values, dict) else {"u": values}
     return {name: np.asarray(value, dtype=np.float64).reshape(len(value)) for name, value in named.items()}

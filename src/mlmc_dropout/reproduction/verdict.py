@@ -27,7 +27,14 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A named value, with a 99 % confidence interval where there is one."""
+    """A named value, with a 99 % confidence interval where there is one.
+
+    Attributes:
+        quantity: Its name.
+        value: A number, or words where the paper has no number.
+        low: Lower end of the interval.
+        high: Upper end.
+    """
 
     quantity: str
     value: float | str
@@ -37,7 +44,13 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under column names; cells are numbers or short words."""
+    """Rows under column names; cells are numbers or short words.
+
+    Attributes:
+        caption: What it shows.
+        columns: Names of the columns.
+        rows: One cell per column each.
+    """
 
     caption: str
     columns: tuple[str, ...]
@@ -46,7 +59,14 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A statement that the numbers make true or false; ``finding`` says in words what was found."""
+    """A statement that the numbers make true or false.
+
+    Attributes:
+        kind: ``"claim"``, ``"agreement"`` or ``"note"``.
+        statement: What is to be decided.
+        holds: Whether it is true.
+        finding: What the numbers say, in words.
+    """
 
     kind: Literal["claim", "agreement", "note"]
     statement: str
@@ -56,7 +76,14 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What an experiment says about its numbers."""
+    """What an experiment says about its numbers.
+
+    Attributes:
+        paper: What the paper reports.
+        ours: The same from our numbers.
+        checks: Statements from which the verdict follows.
+        tables: Numbers behind them.
+    """
 
     paper: Sequence[Quantity]
     ours: Sequence[Quantity]
@@ -66,7 +93,21 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The conclusion on one figure or table of the paper."""
+    """The conclusion on one figure or table of the paper.
+
+    Attributes:
+        id: Name of the experiment.
+        title: What it shows.
+        claim: What the paper says.
+        paper: What the paper reports.
+        ours: The same from our numbers.
+        verdict: The conclusion, one of :class:`Outcome`.
+        reason: The findings, decisive ones first.
+        checks: Statements from which it follows.
+        tables: Numbers behind them.
+        settings: Settings of the run.
+        seconds: Time to compute the numbers.
+    """
 
     id: str
     title: str
@@ -89,11 +130,18 @@ class Verdict:
 
 
 def outcome(checks: Sequence[Check]) -> Outcome:
-    """The conclusion that follows from ``checks``.
+    """The conclusion that follows from checks.
 
-    >>> claim, detail = Check("claim", "", True, ""), Check("agreement", "", False, "")
-    >>> outcome([claim]).value, outcome([claim, detail]).value
-    ('reproduced', 'reproduced with a stated difference')
+    Args:
+        checks: Statements that hold or not.
+
+    Returns:
+        Not reproduced if a claim fails, a stated difference if only an agreement does, reproduced otherwise.
+
+    Examples:
+        >>> claim, detail = Check("claim", "", True, ""), Check("agreement", "", False, "")
+        >>> outcome([claim]).value, outcome([claim, detail]).value
+        ('reproduced', 'reproduced with a stated difference')
     """
     failed = {check.kind for check in checks if not check.holds}
     if "claim" in failed:
@@ -104,7 +152,19 @@ def outcome(checks: Sequence[Check]) -> Outcome:
 def conclude(
     name: str, title: str, claim: str, judged: Judgement, settings: Mapping[str, Any], seconds: float
 ) -> Verdict:
-    """The verdict on ``judged``: the outcome of its checks, with their findings as the reason."""
+    """The verdict on an experiment: the outcome of its checks, with their findings as the reason.
+
+    Args:
+        name: Id of the experiment.
+        title: What it shows.
+        claim: What the paper says.
+        judged: Checks, quantities and tables.
+        settings: Settings of the run.
+        seconds: Time to compute the numbers.
+
+    Returns:
+        The verdict.
+    """
     order = {Outcome.FAILED: "claim", Outcome.DIFFERENT: "agreement"}
     result = outcome(judged.checks)
     decisive = [c for c in judged.checks if not c.holds and c.kind == order.get(result)]

@@ -16,12 +16,23 @@ Progress = Callable[[str, int, int], None]  # what, units done, units in all
 
 
 class Lines:
-    """A line on stderr at the start, at the end, and every few seconds."""
+    """A line on stderr at the start, at the end, and every few seconds.
+
+    Args:
+        every_seconds: Least time between two lines.
+    """
 
     def __init__(self, every_seconds: float = 5.0) -> None:
         self._every, self._shown = every_seconds, 0.0
 
     def __call__(self, what: str, done: int, total: int) -> None:
+        """Print a line, unless the last one is recent.
+
+        Args:
+            what: Name of the work.
+            done: Units done.
+            total: Units in all.
+        """
         now = time.monotonic()
         if done in (0, total) or now - self._shown >= self._every:
             self._shown = now
@@ -32,6 +43,13 @@ class Bar:
     """The same in one place, for a terminal."""
 
     def __call__(self, what: str, done: int, total: int) -> None:
+        """Redraw the bar.
+
+        Args:
+            what: Name of the work.
+            done: Units done.
+            total: Units in all.
+        """
         filled = round(24 * done / max(total, 1))
         end = "\n" if done == total else ""
         bar = "━" * filled + "╌" * (24 - filled)
@@ -39,7 +57,14 @@ class Bar:
 
 
 class Work:
-    """Results of units of work by name, kept in a file of JSON lines that belongs to one fingerprint."""
+    """Results of units of work by name, kept in a file of JSON lines that belongs to one fingerprint.
+
+    Args:
+        path: The file.
+        fingerprint: Results of another one are forgotten.
+        label: Name of the experiment, for progress.
+        show: Told how far it is.
+    """
 
     def __init__(self, path: Path, fingerprint: str, label: str, show: Progress | None) -> None:
         self._path, self._label, self._show = path, label, show
@@ -54,7 +79,16 @@ class Work:
         self._path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
     def each(self, name: str, items: Iterable[Item], function: Callable[[Item], Any]) -> list[Any]:
-        """``function`` of every item, plain data each; items done earlier are not computed again."""
+        """Apply a function to every item; items done earlier are not computed again.
+
+        Args:
+            name: Name of this kind of work.
+            items: Items with distinct texts.
+            function: Makes plain data of an item.
+
+        Returns:
+            One result per item, in order.
+        """
         units = list(items)
         found = []
         for done, item in enumerate(units):
