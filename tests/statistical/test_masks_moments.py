@@ -140,7 +140,7 @@ def enumerated(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     for site, part in zip(program.active, parts, strict=True):
         weights *= torch.where(part.bool(), 1 - site.p, site.p).double().prod(dim=1)
         masks.append(part.reshape(-1, *site.shape))
-    return run_masks(program, sampler._forward, batch, masks), weights
+    return run_masks(program, sampler.forward, batch, masks), weights
 
 
 TINY = {

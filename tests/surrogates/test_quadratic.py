@@ -27,8 +27,8 @@ def small(p, q, activation=nn.Tanh):
     return nn.Sequential(*layers, nn.Linear(3, 2), nn.Tanh()).double().eval(), torch.rand(2, 2).double()
 
 
-def second_order(source, samples=12, served=None):
-    form, cost = fit_quadratic(source.sampler, source.program, source.batch, samples, served or {}, source.seed)
+def second_order(source, samples=12, averaged_out=None):
+    form, cost = fit_quadratic(source.sampler, source.program, source.batch, samples, averaged_out or {}, source.seed)
     assert cost > samples
     return form
 
@@ -63,7 +63,7 @@ def test_the_skewness_of_the_masks_matters():
     """Negative control: the same with the variance of a Gaussian form is seen to be wrong."""
     source = source_of(*small(0.1, 0.05))
     form = second_order(source)
-    gaussian = form.slope.square() + form.bend.square().sum(dim=(-2, -1)) / 2
+    gaussian = form.slope.square() + form.curvature.square().sum(dim=(-2, -1)) / 2
     assert ((gaussian - form.variance).abs() / form.variance).max() > 1e-3
 
 
@@ -106,7 +106,7 @@ def test_curvature_is_found_where_there_is_some():
     masks = [source.sampler.draw(site, keys, 6, 0) for site in source.program.sites]
     passes = source.sampler.run_masks(source.program, source.batch, masks)
     left = (passes - form.values(masks, 6)).var(dim=0) / passes.var(dim=0)
-    straight = replace(form, bend=torch.zeros_like(form.bend))
+    straight = replace(form, curvature=torch.zeros_like(form.curvature))
     first = (passes - straight.values(masks, 6)).var(dim=0) / passes.var(dim=0)
     assert (left < 0.02).all()
     assert (left < 0.1 * first).all()
@@ -120,7 +120,7 @@ def test_masks_that_are_averaged_out_play_no_part():
     source = source_of(model.double().eval(), torch.rand(3, 2).double())
     slopes = linearise(source.sampler, source.program, source.batch)
     heads = heads_of(source.sampler, source.program, source.batch, slopes, seed=0)
-    form = second_order(source, served=outputs_by_head(heads))
+    form = second_order(source, averaged_out=outputs_by_head(heads))
     last = source.program.active[-1]
     assert [head.site for head in heads] == [last]
     assert not form.directions[last.index][:, 0].any()

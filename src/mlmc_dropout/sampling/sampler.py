@@ -112,7 +112,7 @@ class DropoutSampler:
 
     def prepare(self, batch: Batch) -> Program:
         """Look at the model on a few rows of ``batch``; refuse what cannot be controlled."""
-        found = take_census(self.model, self._call, batch, self.memory_limit)
+        found = take_census(self.model, self.call, batch, self.memory_limit)
         sites = choose(found.sites, self.include, self.exclude, self.rates)
         if not any(site.active for site in sites):
             met = [f"{site.name} (p={site.p})" for site in sites]
@@ -121,7 +121,7 @@ class DropoutSampler:
                 "MC dropout needs at least one site with 0 < p < 1 that is not excluded"
             )
         program = Program(found.model, sites, found.structure, "loop", found.rows_independent, notes=found.notes)
-        program, reason = select_batching(program, self._forward, batch)
+        program, reason = select_batching(program, self.forward, batch)
         self._check_shared(program)
         self._check_memory(program, batch)
         if reason and not self._warned:
@@ -161,12 +161,12 @@ class DropoutSampler:
 
     # ---------------------------------------------------------------------------- internals
 
-    def _call(self, model: Any, batch: Batch) -> Any:
+    def call(self, model: Any, batch: Batch) -> Any:
         output = model(*batch.args, **batch.kwargs)
         return output if self.transform is None else self.transform(output)
 
-    def _forward(self, model: Any, batch: Batch) -> Tensor:
-        output = self._call(model, batch)
+    def forward(self, model: Any, batch: Batch) -> Tensor:
+        output = self.call(model, batch)
         return Structure.of(output, batch.rows).flatten(output)
 
     def _check_shared(self, program: Program) -> None:
@@ -239,7 +239,7 @@ class DropoutSampler:
 
     def run_masks(self, program: Program, batch: Batch, masks: Sequence[Tensor | None]) -> Tensor:
         """A chunk of passes with explicit masks: (passes, rows, width)."""
-        return run_masks(program, self._forward, batch, masks)
+        return run_masks(program, self.forward, batch, masks)
 
 
 @functools.cache

@@ -1,6 +1,7 @@
-"""5 · What is known in closed form about the passes of a network.
+"""4 · Cheap companions of a network whose moments are known in closed form.
 
-``first_order``   its expansion in the masks: mean 0 and a known variance
-``second_order``  the same in the few directions where the gradient changes most
-``heads``         the last dropout, averaged out where a linear map follows; ``linearity`` tells whether one does
+``linear``        its first-order expansion in the masks: mean 0 and a known variance
+``quadratic``     the second order, in the few directions in which the gradient changes most
+``linear_head``   the last dropout, averaged out where only linear operations follow
+``derivatives``   gradients of outputs with respect to masks; ``affine_check`` tells where outputs are affine
 """

@@ -1,4 +1,4 @@
-"""Whether an output is affine in a tensor: read off the graph that autograd recorded."""
+"""Whether an output is affine in a tensor, according to the graph that autograd recorded."""
 
 from __future__ import annotations
 
@@ -20,28 +20,37 @@ _PRODUCTS = re.compile(r"(Mul|Div|Mm|Bmm|Addmm|Baddbmm|Addbmm|Dot|Mv|Linear|Conv
 
 
 def only_linear(output: Tensor, source: Tensor) -> bool:
-    """Whether nothing but linear operations leads from ``source``, a leaf of autograd's graph, to ``output``."""
-    reaches: dict[Any, bool] = {None: False}  # which nodes depend on the source
-    waiting = [output.grad_fn]
-    while waiting:
-        node = waiting[-1]
+    """Whether only linear operations lead from one tensor to another, according to autograd's graph.
+
+    Args:
+        output: A tensor computed with gradients enabled.
+        source: A leaf of autograd's graph.
+
+    Returns:
+        True if ``output`` is affine in ``source``, or does not depend on it.
+    """
+    depends: dict[Any, bool] = {None: False}  # which nodes depend on the source
+    stack = [output.grad_fn]
+    while stack:
+        node = stack[-1]
         inputs = [edge[0] for edge in node.next_functions] if node is not None else []
-        missing = [before for before in inputs if before not in reaches]
-        if node in reaches or missing:
-            waiting = waiting[:-1] if node in reaches else waiting + missing
+        unvisited = [before for before in inputs if before not in depends]
+        if node in depends or unvisited:
+            stack = stack[:-1] if node in depends else stack + unvisited
             continue
-        through = [reaches[before] for before in inputs]
-        reaches[node] = any(through) or getattr(node, "variable", None) is source
-        if any(through) and not _linear_in(type(node).__name__, through):
+        dependent = [depends[before] for before in inputs]
+        depends[node] = any(dependent) or getattr(node, "variable", None) is source
+        if any(dependent) and not _linear_in(type(node).__name__, dependent):
             return False
     return True
 
 
-def _linear_in(name: str, through: Sequence[bool]) -> bool:
-    """Whether an operation is linear in those of its arguments that ``through`` marks."""
+def _linear_in(name: str, dependent: Sequence[bool]) -> bool:
+    """Whether an operation is linear in those of its arguments that ``dependent`` marks."""
     if not _LINEAR.match(name):
         return False
-    factors = through[1:] if name.startswith(("Add", "Badd")) and len(through) == 3 else through  # a sum and a product
+    is_sum_and_product = name.startswith(("Add", "Badd")) and len(dependent) == 3
+    factors = dependent[1:] if is_sum_and_product else dependent
     if name.startswith("Div"):
-        return not any(through[1:])
+        return not any(dependent[1:])
     return sum(factors) <= 1 if _PRODUCTS.match(name) else True

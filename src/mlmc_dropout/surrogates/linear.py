@@ -1,8 +1,8 @@
-"""A coarse level whose moments are known: the network's first-order expansion in its masks.
+"""The first-order expansion of a network in its masks, whose mean and variance are known.
 
 Let q = 1 − p be a unit's probability to be kept, ξ = keep − q its centred mask, and g the gradient
 of an output with respect to it. Then G = Σ g ξ has mean 0 and variance Σ g² p q, exactly. It shares
-its masks with the real passes, so that subtracting it removes much of their scatter and no truth.
+its masks with the real passes, so that subtracting it removes much of their variance and adds no bias.
 
 Sites whose draws are not keep bits (uniform numbers, normals) are left out: they stay at their mean where gradients are
 taken, and G is a function of the other sites only, which leaves its moments as they are.
@@ -18,9 +18,9 @@ from torch import Tensor
 
 from mlmc_dropout.sampling.inputs import Batch
 from mlmc_dropout.sampling.sampler import DropoutSampler, Program
-from mlmc_dropout.sampling.sites import Player, Site
+from mlmc_dropout.sampling.sites import Player, Site, full_shape
 from mlmc_dropout.surrogates.affine_check import only_linear
-from mlmc_dropout.surrogates.derivatives import differentiate, expandable, mean_mask
+from mlmc_dropout.surrogates.derivatives import differentiate, expandable
 
 __all__ = [
     "Expansion",
@@ -29,7 +29,6 @@ __all__ = [
     "by_row",
     "contract",
     "expansion_of",
-    "full_shape",
     "linearise",
     "supported",
 ]
@@ -41,9 +40,14 @@ PASSES_OF_A_GRADIENT = 4  # memory of a pass that keeps what its backward pass n
 class Linearisation:
     """Derivatives of every output at the mean mask, row by row.
 
-    Per site: ``in_masks`` with respect to the keep bits, ``in_outputs`` with respect to the site's
-    output (``None`` where nothing is dropped); both (rows, width, units). ``affine`` tells, per site and
-    output, whether only linear operations lie between them. ``cost`` is in passes.
+    Attributes:
+        rows: Number of rows.
+        device: Where the tensors are.
+        in_masks: Per site, derivatives with respect to the keep bits, (rows, width, units); ``None`` where nothing is
+            dropped.
+        in_outputs: Per site, derivatives with respect to the site's output, (rows, width, units) or ``None``.
+        affine: Per site, bool (width,): whether only linear operations lie between the site and an output.
+        cost: Cost of the derivatives in passes.
     """
 
     rows: int
@@ -56,18 +60,40 @@ class Linearisation:
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """G = Σ g ξ: gradients per site, (rows, width, units) or ``None``, and G's variance (rows, width)."""
+    """First-order expansion G = Σ g ξ, with mean 0 and a known variance.
+
+    Attributes:
+        sites: The sites of the program.
+        gradients: g per site, (rows, width, units), or ``None``.
+        variance: Var G = Σ g² p (1−p), (rows, width).
+    """
 
     sites: tuple[Site, ...]
     gradients: tuple[Tensor | None, ...]
     variance: Tensor
 
     def values(self, masks: Sequence[Tensor | None], rows: int) -> Tensor:
-        """G for a chunk of masks: (passes, rows, width)."""
+        """G for a chunk of masks.
+
+        Args:
+            masks: Per site, keep bits (passes, *mask), or ``None``.
+            rows: Number of input rows.
+
+        Returns:
+            G, (passes, rows, width).
+        """
         return self._contract(masks, self.gradients, rows)
 
     def squares(self, masks: Sequence[Tensor | None], rows: int) -> Tensor:
-        """What each unit for itself adds to G²: Σ g²(ξ² − p(1−p)), where ξ² − p(1−p) = (2p − 1)ξ."""
+        """The part of G² that comes from single units: Σ g²(ξ² − p(1−p)), where ξ² − p(1−p) = (2p − 1)ξ.
+
+        Args:
+            masks: Per site, keep bits (passes, *mask), or ``None``.
+            rows: Number of input rows.
+
+        Returns:
+            The sums, (passes, rows, width).
+        """
         pairs = zip(self.sites, self.gradients, strict=True)
         return self._contract(masks, [None if g is None else (2 * s.p - 1) * g.square() for s, g in pairs], rows)
 
@@ -79,24 +105,52 @@ class Expansion:
 
 
 def supported(program: Program) -> bool:
-    """Whether there are keep bits and each belongs to one input row, so that rows can be differentiated together."""
+    """Whether a program can be expanded.
+
+    There must be keep bits, and each must belong to one input row, so that all rows can be differentiated together.
+
+    Args:
+        program: A prepared model.
+
+    Returns:
+        True if it can.
+    """
     axes = [s.row_axis for s in program.active if expandable(s)]
     split = all(s.splits_by_row for s in program.active) and not any(s.in_kernel for s in program.sites)
     return program.rows_independent and split and bool(axes) and None not in axes
 
 
 def by_row(mask: Tensor, site: Site, rows: int) -> Tensor:
-    """From (passes, *mask of all rows) to (passes, rows, units); rows is 1 where the mask is shared."""
+    """Rearrange masks so that the rows have an axis of their own.
+
+    Args:
+        mask: Masks of all rows, (passes, *mask).
+        site: The site that they belong to.
+        rows: Number of input rows.
+
+    Returns:
+        The masks, (passes, rows, units); (passes, 1, units) where all rows share one mask.
+    """
     axis = (site.row_axis or 0) + 1
-    own = rows if mask.shape[axis] == site.shape[axis - 1] * rows else 1
-    split: Tensor = mask.unflatten(axis, (own, -1))
+    mask_rows = rows if mask.shape[axis] == site.shape[axis - 1] * rows else 1
+    split: Tensor = mask.unflatten(axis, (mask_rows, -1))
     return split.movedim(axis, 1).flatten(2)
 
 
 def contract(
     sites: Sequence[Site], masks: Sequence[Tensor | None], coefficients: Sequence[Tensor | None], rows: int
 ) -> Tensor:
-    """Σ c ξ over the units of all sites, c (rows, k, units) per site: (passes, rows, k); one site at least has c."""
+    """Σ c ξ over the units of all sites.
+
+    Args:
+        sites: The sites.
+        masks: Per site, keep bits (passes, *mask), or ``None``.
+        coefficients: Per site, c (rows, k, units), or ``None``; at least one is not ``None``.
+        rows: Number of input rows.
+
+    Returns:
+        The sums, (passes, rows, k).
+    """
     parts = []
     for site, keep, c in zip(sites, masks, coefficients, strict=True):
         if keep is not None and c is not None:
@@ -115,43 +169,66 @@ def contract(
 
 
 class Probe(Player):
-    """Notes the inputs of the sites and adds nudges to their outputs."""
+    """Stores the inputs of the sites and adds offsets to their outputs, with respect to which one can differentiate.
+
+    Args:
+        sites: All sites of the forward pass.
+        masks: Their masks; ``None`` holds a site at its mean.
+        offsets: Offsets by index of site.
+        fills: Whether functions that fill a tensor with random numbers may do so: not under vmap.
+
+    Attributes:
+        inputs: The input of each site, by its index.
+    """
 
     def __init__(
-        self, sites: Sequence[Site], masks: Sequence[Tensor | None], nudges: dict[int, Tensor], fills: bool = True
+        self, sites: Sequence[Site], masks: Sequence[Tensor | None], offsets: dict[int, Tensor], fills: bool = True
     ) -> None:
         super().__init__(sites, masks, fills=fills)
         self.inputs: dict[int, Tensor] = {}
-        self._nudges = nudges
+        self._offsets = offsets
 
     def drop(self, kind: str, x: Tensor, p: float, training: bool, shape: tuple[int, ...], inplace: bool) -> Tensor:
+        """Apply a mask, store the input and add the offset.
+
+        Args:
+            kind: Kind of dropout.
+            x: The activation.
+            p: The dropout rate.
+            training: Whether torch would drop units here.
+            shape: Shape of the mask.
+            inplace: Whether torch would change ``x``.
+
+        Returns:
+            The site's output.
+        """
         index = self.met
         out = super().drop(kind, x, p, training, shape, inplace)
         self.inputs[index] = x
-        return out + self._nudges[index] if index in self._nudges else out
-
-
-def full_shape(site: Site, rows: int) -> list[int]:
-    """The shape of a mask in which every row has its own, if rows have masks at all."""
-    shape = list(site.shape)
-    if site.row_axis is not None:
-        shape[site.row_axis] *= rows
-    return shape
+        return out + self._offsets[index] if index in self._offsets else out
 
 
 def linearise(sampler: DropoutSampler, program: Program, batch: Batch) -> Linearisation:
     """Derivatives at the mean mask.
 
-    One forward pass and one backward pass per output component; all rows share them. It works under
+    They take one forward pass and one backward pass per output component, shared by all rows, and work under
     ``no_grad`` and ``inference_mode``, too.
 
+    Args:
+        sampler: The sampler of the model.
+        program: The prepared model, see :func:`supported`.
+        batch: The inputs.
+
+    Returns:
+        The derivatives.
+
     Raises:
-        DerivativeError: if the outputs cannot be differentiated.
+        DerivativeError: If the outputs cannot be differentiated.
     """
     dtype = sampler.dtype or torch.get_default_dtype()
     with torch.inference_mode(False):
         masks = [
-            torch.full(full_shape(site, batch.rows), mean_mask(site), device=sampler.device, dtype=dtype)
+            torch.full(full_shape(site, batch.rows), site.mean, device=sampler.device, dtype=dtype)
             if site.active
             else None
             for site in program.sites
@@ -159,7 +236,7 @@ def linearise(sampler: DropoutSampler, program: Program, batch: Batch) -> Linear
         return _derivatives(sampler, program, batch.map(torch.clone, batch.rows), masks)
 
 
-_NO_NUDGE = ("feature", "bernoulli", "path")  # masks of whole channels, and those that the model itself applies
+_NO_OFFSET = ("feature", "bernoulli", "path")  # masks of whole channels, and those that the model itself applies
 
 
 def _derivatives(
@@ -168,57 +245,72 @@ def _derivatives(
     expanded = {
         site.index: m for site, m in zip(program.sites, masks, strict=True) if m is not None and expandable(site)
     }
-    nudges = {
+    offsets = {
         index: torch.zeros_like(keep).requires_grad_()
         for index, keep in expanded.items()
-        if not program.sites[index].kind.startswith(_NO_NUDGE)
+        if not program.sites[index].kind.startswith(_NO_OFFSET)
     }
-    wanted = [keep.requires_grad_() for keep in expanded.values()] + list(nudges.values())
+    wanted = [keep.requires_grad_() for keep in expanded.values()] + list(offsets.values())
     leaves: list[Tensor] = []
 
     def outputs() -> Tensor:
-        with Probe(program.sites, masks, nudges):
-            out = sampler._call(program.model, batch.map(torch.clone, batch.rows))
+        with Probe(program.sites, masks, offsets):
+            out = sampler.call(program.model, batch.map(torch.clone, batch.rows))
         leaves.extend(program.structure.leaves(out))
         return program.structure.flatten(out)
 
     per_output, cost = differentiate(outputs, wanted, range(program.structure.width))
     columns = iter(zip(*per_output, strict=True))
-    in_masks = tuple(_stacked(next(columns), s, batch.rows) if s.index in expanded else None for s in program.sites)
-    in_outputs = tuple(_stacked(next(columns), s, batch.rows) if s.index in nudges else None for s in program.sites)
+    in_masks = tuple(
+        _stack_outputs(next(columns), s, batch.rows) if s.index in expanded else None for s in program.sites
+    )
+    in_outputs = tuple(
+        _stack_outputs(next(columns), s, batch.rows) if s.index in offsets else None for s in program.sites
+    )
     affine = tuple(
-        torch.cat([torch.full((leaf[0].numel(),), only_linear(leaf, nudges[s.index])) for leaf in leaves])
-        if s.index in nudges
+        torch.cat([torch.full((leaf[0].numel(),), only_linear(leaf, offsets[s.index])) for leaf in leaves])
+        if s.index in offsets
         else None
         for s in program.sites
     )
     return Linearisation(batch.rows, sampler.device, in_masks, in_outputs, affine, cost)
 
 
-def _stacked(parts: Sequence[Tensor | None], site: Site, rows: int) -> Tensor | None:
+def _stack_outputs(parts: Sequence[Tensor | None], site: Site, rows: int) -> Tensor | None:
     """One gradient per output -> (rows, width, units); ``None`` if no output depends on the site.
 
-    At least in single precision: sums of many terms are to have the moments they are said to have.
+    At least in single precision, so that rounding in sums of many terms does not change their moments.
     """
-    some = next((p for p in parts if p is not None), None)
-    if some is None:
+    gradient = next((p for p in parts if p is not None), None)
+    if gradient is None:
         return None
-    dtype = torch.promote_types(some.dtype, torch.float32)
-    filled = [(torch.zeros_like(some) if p is None else p).to(dtype) for p in parts]
+    dtype = torch.promote_types(gradient.dtype, torch.float32)
+    filled = [(torch.zeros_like(gradient) if p is None else p).to(dtype) for p in parts]
     return torch.stack([by_row(p[None], site, rows)[0] for p in filled], dim=1)
 
 
-def expansion_of(program: Program, derivatives: Linearisation, served: Mapping[int, Tensor] | None = None) -> Expansion:
-    """The expansion over all sites but those averaged out: ``served`` has the outputs concerned, per site.
+def expansion_of(
+    program: Program, derivatives: Linearisation, averaged_out: Mapping[int, Tensor] | None = None
+) -> Expansion:
+    """The first-order expansion over all sites except those that are averaged out in closed form.
 
     Where no output depends on any site to first order it is 0, and so is its variance.
+
+    Args:
+        program: The prepared model.
+        derivatives: Its derivatives at the mean mask.
+        averaged_out: By index of site, bool (width,): the outputs for which its masks are averaged out; by default
+            none.
+
+    Returns:
+        The expansion.
     """
-    served = served or {}
+    averaged_out = averaged_out or {}
     gradients: list[Tensor | None] = []
     variance = torch.zeros(derivatives.rows, program.structure.width, device=derivatives.device)
     for site, g in zip(program.sites, derivatives.in_masks, strict=True):
-        if g is not None and site.index in served:
-            g = g * ~served[site.index][None, :, None]
+        if g is not None and site.index in averaged_out:
+            g = g * ~averaged_out[site.index][None, :, None]
         gradients.append(g)
         if g is not None:
             variance = variance + g.square().sum(dim=-1) * (site.p * (1.0 - site.p))

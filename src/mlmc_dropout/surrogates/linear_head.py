@@ -1,7 +1,7 @@
 """The last dropout, averaged out in closed form where a linear head follows it (Rao–Blackwell).
 
-If an output is affine in the units of its last dropout site, then given all earlier masks its mean and
-variance over the last ones are known: with z the slope of the output in each keep bit and ξ = keep − q,
+If an output is affine in the units of its last dropout site, then, conditional on all earlier masks, its mean
+and variance over the last ones are known: with z the slope of the output in each keep bit and ξ = keep − q,
 a pass D becomes h = D − Σ z ξ, and s² = p q Σ z². So μ = E h and μ2 = E s² + Var h.
 """
 
@@ -25,35 +25,63 @@ from mlmc_dropout.surrogates.linear import Linearisation, Probe, by_row
 
 __all__ = ["Head", "heads_of", "outputs_by_head", "proof_cost", "reduced_passes"]
 
-_CHECKS = 2  # random passes on which a head, which the graph says is affine, must prove it
+_CHECKS = 2  # random passes that confirm that a head is affine
 _CHECK_ROWS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A site after which some outputs are affine: ∂output/∂(site's output), zero for the other outputs."""
+    """A site after which only linear operations follow, for some of the outputs.
+
+    Attributes:
+        site: The site.
+        jacobian: ∂output/∂(output of the site), (rows, width, units); zero for the other outputs.
+    """
 
     site: Site
-    jacobian: Tensor  # (rows, width, units)
+    jacobian: Tensor
 
     @property
     def outputs(self) -> Tensor:
-        """Which outputs it serves: bool (width,)."""
+        """Which outputs it is the head of, bool (width,)."""
         return self.jacobian.abs().amax(dim=(0, 2)) > 0
 
 
 def proof_cost(rows: int, heads: int = 1) -> float:
-    """What proving heads costs, in passes of all rows."""
+    """What it costs to prove that heads are affine.
+
+    Args:
+        rows: Number of input rows.
+        heads: Number of heads.
+
+    Returns:
+        The cost, in passes of all rows.
+    """
     return 2.0 * _CHECKS * heads * min(rows, _CHECK_ROWS) / rows
 
 
 def outputs_by_head(heads: Sequence[Head]) -> dict[int, Tensor]:
-    """The outputs that each head's site is averaged out for."""
+    """The outputs for which the masks of each head's site are averaged out.
+
+    Args:
+        heads: The heads.
+
+    Returns:
+        By index of site, bool (width,).
+    """
     return {head.site.index: head.outputs for head in heads}
 
 
 def slope(site: Site, x: Tensor) -> Tensor:
-    """d(site's output)/d(keep), unit by unit."""
+    """The derivative of a site's output with respect to its keep bits, unit by unit.
+
+    Args:
+        site: The site.
+        x: Its input.
+
+    Returns:
+        The derivative, of the shape of ``x``.
+    """
     one = torch.ones((), dtype=x.dtype, device=x.device)
     return apply_mask(site.kind, x, one, site.p) - apply_mask(site.kind, x, one - one, site.p)
 
@@ -63,27 +91,39 @@ def heads_of(
 ) -> tuple[Head, ...]:
     """For each output its last site, if the output is affine in it.
 
-    The graph of autograd proposes, passes with redrawn masks confirm.
+    Candidates are read from autograd's graph and confirmed by passes with redrawn masks.
+
+    Args:
+        sampler: The sampler of the model.
+        program: The prepared model.
+        batch: The inputs.
+        derivatives: Derivatives at the mean mask.
+        seed: Seed of the passes that confirm.
+
+    Returns:
+        The confirmed heads.
     """
     if program.mode != "vmap":
         return ()
     heads: list[Head] = []
-    taken: Tensor | None = None
+    taken: Tensor | None = None  # outputs that depend on a later site
     for site, jacobian in reversed(list(zip(program.sites, derivatives.in_outputs, strict=True))):
-        if site.active and not expandable(site):  # whatever comes before it is followed by more than a linear map
+        if site.active and not expandable(site):  # earlier sites are followed by more than linear operations
             break
         if not site.active or jacobian is None:
-            if site.active and (g := derivatives.in_masks[site.index]) is not None:  # feature-wise, for one: no head
+            if (
+                site.active and (g := derivatives.in_masks[site.index]) is not None
+            ):  # such as feature dropout: never a head
                 last = g.abs().amax(dim=(0, 2)) > 0
                 taken = last if taken is None else taken | last
             continue
-        mine = jacobian.abs().amax(dim=(0, 2)) > 0
+        outputs = jacobian.abs().amax(dim=(0, 2)) > 0
         affine = derivatives.affine[site.index]
         assert affine is not None
-        taken, mine = (mine, mine) if taken is None else (taken | mine, mine & ~taken)
-        mine = mine & affine.to(mine.device)
-        if mine.any():
-            heads.append(Head(site, jacobian * mine[None, :, None]))
+        taken, outputs = (outputs, outputs) if taken is None else (taken | outputs, outputs & ~taken)
+        outputs = outputs & affine.to(outputs.device)
+        if outputs.any():
+            heads.append(Head(site, jacobian * outputs[None, :, None]))
     return tuple(proved for head in heads if (proved := _prove(sampler, program, batch, head, seed)) is not None)
 
 
@@ -95,9 +135,9 @@ def _prove(sampler: DropoutSampler, program: Program, batch: Batch, head: Head, 
     drawn = [sampler.draw(site, keys[:_CHECKS], part.rows, 0) for site in program.sites]
     redrawn = list(drawn)
     redrawn[head.site.index] = sampler.draw(head.site, keys[_CHECKS:], part.rows, 0)
-    own = [Head(head.site, head.jacobian[rows])]
-    h, s2 = reduced_passes(sampler, program, part, drawn, own)
-    again, _ = reduced_passes(sampler, program, part, redrawn, own)
+    head_of_part = [Head(head.site, head.jacobian[rows])]
+    h, s2 = reduced_passes(sampler, program, part, drawn, head_of_part)
+    again, _ = reduced_passes(sampler, program, part, redrawn, head_of_part)
     scale = s2.sqrt().amax(dim=(0, 1)) + h.abs().amax(dim=(0, 1)) * 1e-3 + 1e-30
     limit = 1e-9 if h.dtype == torch.float64 else 2e-4
     affine = ((h - again).abs().amax(dim=(0, 1)) <= limit * scale) & head.outputs
@@ -113,20 +153,33 @@ def reduced_passes(
     masks: Sequence[Tensor | None],
     heads: Sequence[Head],
 ) -> tuple[Tensor, Tensor]:
-    """Passes with the heads' masks averaged out: h and s², each (passes, rows, width)."""
+    """Passes with the heads' masks averaged out.
+
+        h = D − Σ z ξ,  s² = p q Σ z²
+
+    Args:
+        sampler: The sampler of the model.
+        program: The prepared model.
+        batch: The inputs.
+        masks: Per site, keep bits (passes, *mask), or ``None``.
+        heads: The heads; without any, h is the output D and s² is 0.
+
+    Returns:
+        h and s², each (passes, rows, width).
+    """
     if not heads:
         out = sampler.run_masks(program, batch, masks)
         return out, torch.zeros_like(out)
-    given = [m for m in masks if m is not None]
+    drawn = [m for m in masks if m is not None]
 
-    def one(*chosen: Tensor) -> tuple[Tensor, Tensor]:
-        left = iter(chosen)
-        own = [None if m is None else next(left) for m in masks]
-        with (probe := Probe(program.sites, own, {}, fills=False)):
-            h = sampler._forward(program.model, batch.map(torch.clone, batch.rows))
+    def one_pass(*pass_masks: Tensor) -> tuple[Tensor, Tensor]:
+        remaining = iter(pass_masks)
+        by_site = [None if m is None else next(remaining) for m in masks]
+        with (probe := Probe(program.sites, by_site, {}, fills=False)):
+            h = sampler.forward(program.model, batch.map(torch.clone, batch.rows))
         s2 = torch.zeros_like(h)
         for head in heads:
-            site, keep = head.site, own[head.site.index]
+            site, keep = head.site, by_site[head.site.index]
             assert keep is not None
             z = by_row(slope(site, probe.inputs[site.index])[None], site, batch.rows)[0].to(head.jacobian.dtype)
             xi = by_row(keep[None], site, batch.rows)[0].to(z.dtype) - (1.0 - site.p)
@@ -135,7 +188,7 @@ def reduced_passes(
         return h, s2
 
     with torch.no_grad():
-        return vmap(one, randomness="error")(*given)
+        return vmap(one_pass, randomness="error")(*drawn)
 
 
 def _per_row(jacobian: Tensor, values: Tensor) -> Tensor:

@@ -1,10 +1,9 @@
-"""The second order of the expansion, in the few directions where the gradient changes most.
+"""The second-order expansion of a network in its masks, in the few directions in which the gradient changes most.
 
-Networks bend along few directions of mask space: the matrix of second derivatives, with hundreds of
-rows, is nearly of rank three or four. Gradients at a handful of random masks show both, the
-directions (where they scatter most: an active subspace, Constantine 2015) and the curvature along them
-(how they follow the masks). What results is a quadratic form in independent masks, hence of known mean
-and variance.
+Networks curve along few directions of mask space: the matrix of second derivatives, with hundreds of
+rows, has nearly rank three or four. Gradients at a handful of random masks show both the directions (those
+in which gradients vary most: an active subspace, Constantine 2015) and the curvature along them (how gradients
+change with the masks). The result is a quadratic form in independent masks, whose mean and variance are known.
 """
 
 from __future__ import annotations
@@ -21,40 +20,61 @@ from mlmc_dropout.sampling import streams
 from mlmc_dropout.sampling.inputs import Batch
 from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.sampler import DropoutSampler, Program
-from mlmc_dropout.sampling.sites import Site, play
-from mlmc_dropout.surrogates.derivatives import DerivativeError, differentiate, expandable, mean_mask
-from mlmc_dropout.surrogates.linear import PASSES_OF_A_GRADIENT, by_row, contract, full_shape
+from mlmc_dropout.sampling.sites import Site, full_shape, play
+from mlmc_dropout.surrogates.derivatives import DerivativeError, differentiate, expandable
+from mlmc_dropout.surrogates.linear import PASSES_OF_A_GRADIENT, by_row, contract
 
 __all__ = ["DIRECTIONS", "Quadratic", "fit_quadratic", "passes_in_memory"]
 
-DIRECTIONS = 6  # the mean gradient's, and those in which gradients scatter most
-_RIDGE = 2.0  # samples' worth of belief that there is no curvature
+DIRECTIONS = 6  # the mean gradient's, and those in which gradients vary most
+_RIDGE = 2.0  # weight of the prior that there is no curvature, in samples
 
 
 @dataclass(frozen=True, slots=True)
 class Quadratic:
-    """Q = s P_0 + ½ Σ B_ab (P_a P_b − δ_ab) with P_a = Σ d_a ξ, uncorrelated and of variance 1.
+    """Second-order expansion Q = s P_0 + ½ Σ B_ab (P_a P_b − δ_ab); P_a = Σ d_a ξ are uncorrelated, of variance 1.
 
-    Per site, ``directions`` d are (rows, width·K, units), the first that of the mean gradient, whose length
-    s is ``slope`` (rows, width); ``bend`` B is (rows, width, K, K).
+    Attributes:
+        sites: The sites of the program.
+        directions: Per site, the K directions d, (rows, width·K, units), or ``None``; the first is that of the mean
+            gradient.
+        slope: Length s of the mean gradient, (rows, width).
+        curvature: B, (rows, width, K, K).
+        variance: Var Q, (rows, width).
     """
 
     sites: tuple[Site, ...]
     directions: tuple[Tensor | None, ...]
     slope: Tensor
-    bend: Tensor
+    curvature: Tensor
     variance: Tensor
 
     def values(self, masks: Sequence[Tensor | None], rows: int) -> Tensor:
-        """Q for a chunk of masks: (passes, rows, width)."""
-        P: Tensor = contract(self.sites, masks, self.directions, rows).unflatten(-1, self.bend.shape[1:3])
-        form = (torch.einsum("tnka,nkab->tnkb", P, self.bend) * P).sum(dim=-1)
-        trace = self.bend.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+        """Q for a chunk of masks.
+
+        Args:
+            masks: Per site, keep bits (passes, *mask), or ``None``.
+            rows: Number of input rows.
+
+        Returns:
+            Q, (passes, rows, width).
+        """
+        P: Tensor = contract(self.sites, masks, self.directions, rows).unflatten(-1, self.curvature.shape[1:3])
+        form = (torch.einsum("tnka,nkab->tnkb", P, self.curvature) * P).sum(dim=-1)
+        trace = self.curvature.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
         return self.slope * P[..., 0] + (form - trace) / 2
 
 
 def passes_in_memory(program: Program, samples: int) -> int:
-    """How many passes of a row take as much memory as its masks, gradients and directions."""
+    """How many passes of a row take as much memory as the fit needs for it: masks, gradients and directions.
+
+    Args:
+        program: The prepared model.
+        samples: Number of masks at which gradients are taken.
+
+    Returns:
+        The number of passes.
+    """
     units, width = sum(site.units for site in program.active if expandable(site)), program.structure.width
     numbers = units * (2 * samples * (width + 1) + 2 * DIRECTIONS * width)
     return max(PASSES_OF_A_GRADIENT, -(-8 * numbers // program.bytes_per_row))
@@ -65,19 +85,33 @@ def fit_quadratic(
     program: Program,
     batch: Batch,
     samples: int,
-    served: Mapping[int, Tensor],
+    averaged_out: Mapping[int, Tensor],
     seed: int,
     first_row: int = 0,
 ) -> tuple[Quadratic, float]:
-    """The expansion of second order, from gradients at ``samples`` random masks, and its cost in passes.
+    """Fit the second-order expansion to gradients at random masks.
 
-    ``served``: per site the outputs over which its masks are averaged out; there they stay at their mean.
+    Args:
+        sampler: The sampler of the model.
+        program: The prepared model.
+        batch: The inputs.
+        samples: Number of masks at which gradients are taken.
+        averaged_out: By index of site, bool (width,): the outputs for which its masks are averaged out; for these the
+            masks stay at their mean.
+        seed: Seed of the masks.
+        first_row: Number of the first row of the batch; 0 by default.
+
+    Returns:
+        The expansion, and its cost in passes.
+
+    Raises:
+        DerivativeError: If the outputs cannot be differentiated.
     """
     sites = [site for site in program.sites if expandable(site)]
     masks = _design(sampler, program, batch, samples, seed, first_row)
-    gradients, cost = _gradients(sampler, program, batch, masks, served)
+    gradients, cost = _gradients(sampler, program, batch, masks, averaged_out)
     scale = {site.index: math.sqrt(site.p * (1.0 - site.p)) for site in sites}
-    # In units of standard deviations: masks z and gradients g, sites side by side.
+    # Standardised masks z and the gradients g with respect to them, with all sites concatenated.
     g = torch.cat([gradients[s.index] * scale[s.index] for s in sites], dim=-1)
     z = torch.cat([(by_row(masks[s.index], s, batch.rows) - (1.0 - s.p)) / scale[s.index] for s in sites], dim=-1)
     mean = g.mean(dim=0)
@@ -92,15 +126,15 @@ def fit_quadratic(
 def _design(
     sampler: DropoutSampler, program: Program, batch: Batch, samples: int, seed: int, first_row: int
 ) -> dict[int, Tensor]:
-    """One stratified design of masks, every row with its own, as numbers."""
+    """One stratified design of masks, in which every row has its own, as floating-point numbers."""
     key = pass_keys(seed, streams.CURVATURE, 0, 0)
     dtype = torch.promote_types(sampler.dtype or torch.get_default_dtype(), torch.float32)
-    found = {}
+    masks = {}
     for site in program.sites:
         keep = sampler.draw(site, key, batch.rows, first_row, samples)
         if keep is not None:
-            found[site.index] = keep.to(dtype).expand(samples, *full_shape(site, batch.rows))
-    return found
+            masks[site.index] = keep.to(dtype).expand(samples, *full_shape(site, batch.rows))
+    return masks
 
 
 def _gradients(
@@ -108,65 +142,65 @@ def _gradients(
     program: Program,
     batch: Batch,
     masks: Mapping[int, Tensor],
-    served: Mapping[int, Tensor],
+    averaged_out: Mapping[int, Tensor],
 ) -> tuple[dict[int, Tensor], float]:
-    """Per site the gradients (samples, rows, width, units) at the given masks, and the cost in passes."""
+    """Per site the gradients (samples, rows, width, units) at these masks, and their cost in passes."""
     samples, width = len(next(iter(masks.values()))), program.structure.width
-    groups: dict[tuple[int, ...], list[int]] = {}
+    groups: dict[tuple[int, ...], list[int]] = {}  # sites held at their mean -> outputs
     for output in range(width):
-        averaged = tuple(site for site, outputs in served.items() if outputs[output])
-        groups.setdefault(averaged, []).append(output)
+        held = tuple(site for site, outputs in averaged_out.items() if outputs[output])
+        groups.setdefault(held, []).append(output)
     size = max(1, sampler.passes_at_once(program, batch.rows) // PASSES_OF_A_GRADIENT)
-    found = {
+    gradients = {
         site.index: masks[site.index].new_zeros(samples, batch.rows, width, site.units)
         for site in program.sites
         if expandable(site)
     }
     cost = 0.0
-    for averaged, outputs in groups.items():
-        at = {s: m.new_full(m.shape, mean_mask(program.sites[s])) if s in averaged else m for s, m in masks.items()}
+    for held, outputs in groups.items():
+        points = {s: m.new_full(m.shape, program.sites[s].mean) if s in held else m for s, m in masks.items()}
         for start in range(0, samples, size):
-            some = slice(start, min(start + size, samples))
-            given = {s: m[some].clone().requires_grad_(s in found) for s, m in at.items()}
-            per_output, weight = _backward(sampler, program, batch, given, outputs)
-            cost += weight * (some.stop - some.start)
-            for output, gradients in zip(outputs, per_output, strict=True):
-                for site, gradient in zip(found, gradients, strict=True):
-                    if gradient is not None and site not in averaged:  # some outputs do not see some sites
-                        found[site][some, :, output] = by_row(gradient, program.sites[site], batch.rows)
-    return found, cost
+            chunk = slice(start, min(start + size, samples))
+            leaves = {s: m[chunk].clone().requires_grad_(s in gradients) for s, m in points.items()}
+            per_output, cost_of_pass = _backward(sampler, program, batch, leaves, outputs)
+            cost += cost_of_pass * (chunk.stop - chunk.start)
+            for output, per_site in zip(outputs, per_output, strict=True):
+                for site, gradient in zip(gradients, per_site, strict=True):
+                    if gradient is not None and site not in held:  # an output need not depend on every site
+                        gradients[site][chunk, :, output] = by_row(gradient, program.sites[site], batch.rows)
+    return gradients, cost
 
 
 def _backward(
     sampler: DropoutSampler, program: Program, batch: Batch, masks: Mapping[int, Tensor], outputs: Sequence[int]
 ) -> tuple[list[tuple[Tensor | None, ...]], float]:
-    """Gradients of each output in the masks that ask for them, for several passes at once, and the cost of one pass."""
-    given = list(masks.values())
-    wanted = [m for m in given if m.requires_grad]
+    """Gradients of each output in the masks that require them, for several passes at once, and the cost of a pass."""
+    values = list(masks.values())
+    wanted = [m for m in values if m.requires_grad]
 
-    def one(*chosen: Tensor) -> Tensor:
-        own = dict(zip(masks, chosen, strict=True))
+    def one_pass(*pass_masks: Tensor) -> Tensor:
+        by_index = dict(zip(masks, pass_masks, strict=True))
         fresh = batch.map(torch.clone, batch.rows)
-        given = [own.get(s.index) for s in program.sites]
+        by_site = [by_index.get(s.index) for s in program.sites]
         fills = program.mode != "vmap"
-        return play(program.model, sampler._forward, fresh, program.sites, given, fills=fills)  # type: ignore[no-any-return]
+        return play(program.model, sampler.forward, fresh, program.sites, by_site, fills=fills)  # type: ignore[no-any-return]
 
-    def together() -> Tensor:
-        return vmap(one, randomness="error")(*given)
+    def batched() -> Tensor:
+        return vmap(one_pass, randomness="error")(*values)
 
-    def apart() -> Tensor:
-        return torch.stack([one(*(m[t] for m in given)) for t in range(len(given[0]))])
+    def one_by_one() -> Tensor:
+        return torch.stack([one_pass(*(m[t] for m in values)) for t in range(len(values[0]))])
 
     if program.mode == "vmap":
         try:
-            return differentiate(together, wanted, outputs)
+            return differentiate(batched, wanted, outputs)
         except DerivativeError:  # some operations can be batched, or differentiated, but not both
             pass
-    return differentiate(apart, wanted, outputs)
+    return differentiate(one_by_one, wanted, outputs)
 
 
 def _directions(scatter: Tensor, mean: Tensor) -> Tensor:
-    """Orthonormal directions (rows, width, units, K): the mean gradient's, then those of most scatter."""
+    """Orthonormal directions (rows, width, units, K): the mean gradient's, then those of largest variance."""
     gram = torch.einsum("qnku,rnku->nkqr", scatter, scatter).double()
     leading = torch.linalg.eigh(gram).eigenvectors[..., 1 - DIRECTIONS :].flip(-1).to(scatter.dtype)
     columns = torch.einsum("qnku,nkqa->nkua", scatter, leading)
@@ -176,7 +210,7 @@ def _directions(scatter: Tensor, mean: Tensor) -> Tensor:
 
 
 def _curvature(P: Tensor, slopes: Tensor) -> Tensor:
-    """The symmetric B that best explains how slopes follow masks, slope = const + B P: (rows, width, K, K)."""
+    """The symmetric B of the ridge regression slope = const + B P: (rows, width, K, K)."""
     K = P.shape[-1]
     a, b = torch.triu_indices(K, K, device=P.device)
     pair = torch.arange(len(a), device=P.device)
