@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,16 @@ def test_a_name_that_is_gone_is_noticed():
 def test_every_folder_is_on_the_page():
     folders = {f"{path.name}/" for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
     assert folders - set(PATH.findall(PAGE)) == set()
+
+
+def test_the_list_is_the_order_of_imports():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = settings["tool"]["importlinter"]["contracts"][0]["layers"][::-1]
+    rank = {name.strip().split(".")[1]: place for place, layer in enumerate(layers) for name in layer.split("|")}
+    rows = re.findall(r"^\| (`.+?`) \|", PAGE[PAGE.index("| folder or file") : PAGE.index("Imports point")], re.M)
+    listed = [name.strip("/").removesuffix(".py") for row in rows for name in PATH.findall(row)]
+    assert [rank[name] for name in listed] == sorted(rank[name] for name in listed)
+    assert set(rank) - {"demo", "version"} == set(listed)
 
 
 def test_eight_changes_in_five_lines_each():
