@@ -40,23 +40,56 @@ _FILTERS = threading.Lock()  # warning filters belong to the whole process
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes that T passes of n rows hold at once: n·per_row + T·(per_pass + n·per_pass_row)."""
+    """Bytes that T passes of n rows hold at once: n·per_row + T·(per_pass + n·per_pass_row).
+
+    Attributes:
+        per_row: Bytes per row that all passes share.
+        per_pass: Bytes per pass, whatever the rows.
+        per_pass_row: Bytes per pass and row.
+    """
 
     per_row: float = 0.0
     per_pass: float = 0.0
     per_pass_row: float = 1.0
 
     def bytes(self, passes: int, rows: int) -> float:
-        """What a chunk needs."""
+        """Memory of a chunk.
+
+        Args:
+            passes: Number of passes T.
+            rows: Number of rows n.
+
+        Returns:
+            The number of bytes.
+        """
         return rows * self.per_row + passes * (self.per_pass + rows * self.per_pass_row)
 
     def rows_at_once(self, rows: int, limit: int, passes: int = 1) -> int:
-        """As many rows as half the limit holds, so that there is room for passes."""
+        """How many rows fit into half the limit, so that there is room for more passes.
+
+        Args:
+            rows: Number of rows there are.
+            limit: Memory limit in bytes.
+            passes: Passes of each row that must fit; 1 by default.
+
+        Returns:
+            The number of rows, at least 1.
+        """
         fit = (limit / 2 - passes * self.per_pass) / (self.per_row + passes * self.per_pass_row)
         return max(1, min(rows, int(fit)))
 
     def passes_at_once(self, rows: int, limit: int) -> int:
-        """Enough passes to keep the processor busy, to repay the work they share, and within the limit."""
+        """How many passes to run at once.
+
+        Enough to keep the processor busy and to repay the work that they share, within the limit.
+
+        Args:
+            rows: Number of rows.
+            limit: Memory limit in bytes.
+
+        Returns:
+            The number of passes, at least 1.
+        """
         shared = rows * self.per_row
         size = min(limit - shared, max(WORKING_SET, shared))
         return max(1, int(size / (self.per_pass + rows * self.per_pass_row)))
@@ -64,7 +97,18 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A model made ready for one kind of input: how to run it, and the sites it meets."""
+    """A model prepared for one kind of input: how to run it, and the sites it meets.
+
+    Attributes:
+        model: The isolated copy of the model.
+        sites: All sites of a forward pass, in order.
+        structure: Structure of the outputs.
+        mode: How passes are batched: "vmap", "rows" (repeated rows) or "loop" (one by one).
+        rows_independent: Whether rows can be computed in any parts and order.
+        footprint: Memory of a chunk of passes.
+        notes: Sentences that the user should read.
+        replay: Records and replays the kernels of chunks.
+    """
 
     model: Any
     sites: tuple[Site, ...]
@@ -86,7 +130,16 @@ class Program:
         return self.rows_independent and all(site.splits_by_row for site in self.active)
 
     def run_cached(self, function: Callable[[Masks], Any], inputs: Sequence[Any], masks: Masks) -> Any:
-        """``function(masks)``, where this will be called often for the same inputs."""
+        """Compute ``function(masks)``; calls that repeat on the same inputs are recorded and replayed.
+
+        Args:
+            function: A function of the masks that depends on nothing else but ``inputs`` and the model.
+            inputs: What identifies the function: tensors, or any objects.
+            masks: Per site, masks (passes, *mask), or ``None``.
+
+        Returns:
+            The result of the function, the same bits either way.
+        """
         if self.mode != "vmap":
             return function(masks)
         model = getattr(self.model, "__self__", self.model)  # a bound method has its module there
@@ -103,7 +156,17 @@ class Program:
 
 
 def run_masks(program: Program, forward: Forward, batch: Batch, masks: Masks) -> Tensor:
-    """A chunk of passes with explicit masks, each (passes, *mask): outputs (passes, rows, width)."""
+    """Run a chunk of passes with explicit masks.
+
+    Args:
+        program: The prepared model.
+        forward: ``forward(model, batch)`` returns the outputs, (rows, width).
+        batch: The inputs.
+        masks: Per site, masks (passes, *mask), or ``None``.
+
+    Returns:
+        The outputs, (passes, rows, width).
+    """
     with torch.no_grad():
         if program.mode == "rows":
             with contextlib.suppress(Exception):  # a model may not take as many rows as there are passes
@@ -175,9 +238,17 @@ _RUN: dict[Mode, Callable[..., Tensor]] = {"vmap": _vmapped, "rows": _on_repeate
 
 
 def arrange(keep: Tensor, site: Site, rows: int) -> Tensor:
-    """From (passes, rows or 1, units) to (passes, *mask): along the row axis ``rows`` times as long, or once.
+    """Give masks the shape that their site expects.
 
-    A mask shared by all rows is repeated only where the rows have several entries on that axis.
+    A mask shared by all rows is repeated only where the rows have several entries on the row axis.
+
+    Args:
+        keep: Drawn masks, (passes, rows or 1, units).
+        site: Their site.
+        rows: Number of input rows.
+
+    Returns:
+        The masks, (passes, *mask): along the row axis ``rows`` times as long as the site's shape, or once.
     """
     passes, drawn = keep.shape[:2]
     axis = site.row_axis
@@ -201,10 +272,18 @@ def _tile(mask: Tensor, site: Site, rows: int) -> Tensor:
 
 
 def select_batching(program: Program, forward: Forward, batch: Batch) -> tuple[Program, str]:
-    """The first of vmap and repeated rows that reproduces the loop, with its memory; why not vmap, in words.
+    """Choose how to batch passes: the first of vmap and repeated rows that reproduces the loop.
 
-    Compared on three passes of two rows (of all rows where masks follow them in no simple way), with
+    They are compared on three passes of two rows (of all rows where masks follow them in no simple way), with
     fair-coin masks, so that a mask applied wrongly shows whatever the dropout rates are.
+
+    Args:
+        program: The model, run pass by pass.
+        forward: ``forward(model, batch)`` returns the outputs, (rows, width).
+        batch: The inputs.
+
+    Returns:
+        The program with its mode and its measured memory; and why it is not vmap, in words, or "".
     """
     probe, passes = batch[:2], _PASSES
     if not all(site.splits_by_row for site in program.active):

@@ -41,11 +41,12 @@ _ROW_IDS = (
 class Constant:
     """An input that belongs to all rows: it is never cut, and the model gets it as it is.
 
-    Args:
+    Attributes:
         value: A tensor, an array, a nested tuple, list or dict of them, or any other object.
 
-    >>> Batch.of((torch.zeros(5, 3), Constant(torch.eye(3))))[:2].args[1].shape
-    torch.Size([3, 3])
+    Examples:
+        >>> Batch.of((torch.zeros(5, 3), Constant(torch.eye(3))))[:2].args[1].shape
+        torch.Size([3, 3])
     """
 
     value: Any
@@ -69,7 +70,7 @@ class Batch:
 
     @classmethod
     def of(cls, x: Any, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Batch:
-        """The arguments in ``x``.
+        """Read a batch from the inputs that a user gives.
 
         A tensor whose first axis has length 1, beside others with more rows, is a constant.
 
@@ -82,7 +83,7 @@ class Batch:
             The batch.
 
         Raises:
-            InputError: No rows, or not the same number everywhere, or something that has no rows to cut.
+            InputError: If there are no rows, their numbers differ, or an input cannot be cut into rows.
         """
         reader = _Reader(device, dtype)
         args: tuple[Any, ...] = ()
@@ -119,9 +120,9 @@ class Batch:
         return next(v.device for v in self.values if isinstance(v, Tensor) and v.dim())
 
     def map(self, change: Callable[[Tensor], Tensor], rows: int) -> Batch:
-        """The batch with every tensor that has rows changed.
+        """Replace every tensor that has rows.
 
-        Constants are cloned, so that a model may write on whatever it is given.
+        Constants are cloned, so that a model may write to its inputs.
 
         Args:
             change: From a tensor to the one in its place.
@@ -136,13 +137,13 @@ class Batch:
         return self._changed(lambda t: t[rows], lambda t: t, len(range(*rows.indices(self.rows))))
 
     def check_finite(self, first_row: int = 0) -> None:
-        """Refuse NaN.
+        """Refuse inputs that contain NaN.
 
         Args:
             first_row: Number of the first row, for the message.
 
         Raises:
-            InputError: Names the rows, or the constant.
+            InputError: If there are any; names the rows, or the constant.
         """
         for path, value in _leaves(self.args, self.kwargs).items():
             if not _has_nan(value):
@@ -204,8 +205,9 @@ def positional_arguments(model: Any) -> int | None:
     Returns:
         Their number, or ``None`` if there is no limit or the signature cannot be read.
 
-    >>> positional_arguments(nn.Linear(2, 1)), positional_arguments(lambda *inputs: 0)
-    (1, None)
+    Examples:
+        >>> positional_arguments(nn.Linear(2, 1)), positional_arguments(lambda *inputs: 0)
+        (1, None)
     """
     try:
         signature = inspect.signature(model.forward if isinstance(model, nn.Module) else model)
@@ -373,12 +375,20 @@ def _check_iterable(x: Any) -> None:
 
 
 def even_parts(rows: int, most: int) -> Iterator[tuple[int, int]]:
-    """Cut ``rows`` into parts of at most ``most``, of which none is a lone row where that can be: (start, stop).
+    """Cut rows into parts of nearly equal size, none of a single row if that can be avoided.
 
-    Some models squeeze the outputs of a lone row.
+    Some models squeeze the outputs of a single row.
 
-    >>> list(even_parts(10, 4)), list(even_parts(3, 1))
-    ([(0, 3), (3, 6), (6, 10)], [(0, 3)])
+    Args:
+        rows: Number of rows.
+        most: Largest size of a part; exceeded only where a part would have a single row.
+
+    Yields:
+        First row and end of each part.
+
+    Examples:
+        >>> list(even_parts(10, 4)), list(even_parts(3, 1))
+        ([(0, 3), (3, 6), (6, 10)], [(0, 3)])
     """
     count = min(-(-rows // most), max(1, rows // 2))
     edges = [part * rows // count for part in range(count + 1)]
@@ -386,6 +396,18 @@ def even_parts(rows: int, most: int) -> Iterator[tuple[int, int]]:
 
 
 def abbreviate(items: list[Any], most: int = 8) -> str:
-    """The first few items, for a message."""
+    """List the first few items, for a message.
+
+    Args:
+        items: The items.
+        most: How many to show; 8 by default.
+
+    Returns:
+        The items separated by commas, with their number if some are left out.
+
+    Examples:
+        >>> abbreviate([1, 2, 3], most=2)
+        '1, 2, … (3 in all)'
+    """
     shown = ", ".join(map(str, items[:most]))
     return shown if len(items) <= most else f"{shown}, … ({len(items)} in all)"

@@ -29,10 +29,19 @@ _ROWS = 16  # of which linear maps are computed multiples
 
 
 def apply_mask(kind: str, x: Tensor, keep: Tensor, p: float) -> Tensor:
-    """Dropout of ``x`` given which units are kept; affine in ``keep``, which may be any real number.
+    """Apply a mask to an activation; the result is affine in ``keep``, which may be any real number.
 
     Plain and feature dropout: x·keep/(1−p). Alpha dropout (Klambauer et al. 2017) replaces dropped
     units by −α and restores mean and variance: a·(x + α)·keep − α·a·(1−p), a² = 1/((1−p)(1 + α²p)).
+
+    Args:
+        kind: Kind of dropout; those that end in "alpha" are alpha dropout.
+        x: The activation.
+        keep: The mask, 1 where a unit is kept and 0 where it is dropped; broadcast to ``x``.
+        p: The dropout rate p.
+
+    Returns:
+        The activation after dropout.
     """
     (x, keep), level = _unwrapped(x, keep)
     alpha = kind.endswith("alpha")
@@ -80,11 +89,40 @@ class Interceptor(TorchFunctionMode):
     fills = True
 
     def drop(self, kind: str, x: Tensor, p: float, training: bool, shape: tuple[int, ...], inplace: bool) -> Tensor:
-        """Called for each dropout: ``shape`` is that of the mask."""
+        """Handle one dropout call.
+
+        Args:
+            kind: Kind of dropout, as in ``Site.kind``.
+            x: The activation.
+            p: The dropout rate.
+            training: Whether torch would drop units here.
+            shape: Shape of the mask.
+            inplace: Whether torch would change ``x``.
+
+        Returns:
+            The activation after dropout.
+
+        Raises:
+            NotImplementedError: Always, unless a subclass overrides it.
+        """
         raise NotImplementedError
 
     def draw(self, law: str, p: float, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Called for other random numbers: "bernoulli" (0 with probability ``p``), "uniform" or standard "normal"."""
+        """Handle one call that draws other random numbers.
+
+        Args:
+            law: "bernoulli", "uniform" on [0, 1), or standard "normal".
+            p: Probability of 0, for "bernoulli".
+            shape: Shape of the numbers.
+            dtype: Their type.
+            device: Where they go.
+
+        Returns:
+            The numbers.
+
+        Raises:
+            NotImplementedError: Always, unless a subclass overrides it.
+        """
         raise NotImplementedError
 
     def __torch_function__(

@@ -77,7 +77,11 @@ class Isolated:
         return [name for name, own, model in self.buffers if own.shape != model.shape or not torch.equal(own, model)]
 
     def restore(self) -> list[str]:
-        """Put the buffers back as they are in the model; the names of those that had changed."""
+        """Reset the buffers to their values in the model.
+
+        Returns:
+            Names of the buffers that had changed.
+        """
         changed = self.changed()
         for name, own, original in self.buffers:
             if name in changed:

@@ -58,7 +58,15 @@ def _mix(z: int) -> int:
 
 
 def derive(keys: Tensor, tag: int | Tensor) -> Tensor:
-    """New keys from ``keys`` and a ``tag`` (broadcast), unrelated to the old ones."""
+    """Derive new keys, unrelated to the old ones.
+
+    Args:
+        keys: Keys, int64 of any shape.
+        tag: What the new keys are for: a number, or a tensor that broadcasts with ``keys``.
+
+    Returns:
+        The new keys, of the broadcast shape.
+    """
     if isinstance(tag, int):
         return _mix_(keys ^ _signed(_mix((tag + 1) * _GOLDEN % (1 << 64))))
     return _mix_(keys ^ _mix_((tag + 1) * _GAMMA))
@@ -67,12 +75,23 @@ def derive(keys: Tensor, tag: int | Tensor) -> Tensor:
 def pass_keys(
     seed: int, stream: int, replicate: ArrayLike, index: ArrayLike, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """Keys of the passes ``(seed, stream, replicate, index)``; the last two broadcast.
+    """Keys of the passes ``(seed, stream, replicate, index)``.
 
-    >>> pass_keys(0, stream=0, replicate=0, index=[0, 1, 2]).shape
-    torch.Size([3])
-    >>> bool(pass_keys(0, 0, 0, 7) == pass_keys(0, 0, 0, 8))
-    False
+    Args:
+        seed: Seed of the run, any integer.
+        stream: What the passes are for, see ``streams``.
+        replicate: Number of the replicate; at least one axis.
+        index: Number of the pass in its replicate; broadcasts with ``replicate``.
+        device: Where the keys go; the CPU by default.
+
+    Returns:
+        The keys, int64 of the broadcast shape.
+
+    Examples:
+        >>> pass_keys(0, stream=0, replicate=0, index=[0, 1, 2]).shape
+        torch.Size([3])
+        >>> bool(pass_keys(0, 0, 0, 7) == pass_keys(0, 0, 0, 8))
+        False
     """
     key = torch.tensor(_signed(seed % (1 << 64)), dtype=torch.int64)
     key = derive(derive(key, seed >> 64), stream)
@@ -82,20 +101,40 @@ def pass_keys(
 
 
 def words(keys: Tensor, count: int, first: int = 0) -> Tensor:
-    """Random 64-bit words ``first .. first + count`` of every key: ``(*keys.shape, count)``."""
+    """Random 64-bit words of every key.
+
+    Args:
+        keys: Keys of any shape.
+        count: Words per key.
+        first: Index of the first word; 0 by default.
+
+    Returns:
+        The words ``first``, …, ``first + count − 1``, int64 (*keys.shape, count).
+    """
     steps = torch.arange(first, first + count, device=keys.device).mul_(_GAMMA)
     return _mix_(keys[..., None] + steps)
 
 
 def bernoulli(keys: Tensor, units: int, p: float, rows: int = 1, first_row: int = 0) -> Tensor:
-    """Which units are kept: uint8 ``(len(keys), rows, units)``, 1 with probability ``1 - p``.
+    """Keep bits: 1 with probability 1 − p.
 
     Row ``r`` is the same whether it is drawn alone or with others.
 
-    >>> keys = pass_keys(0, 0, 0, range(4))
-    >>> every = bernoulli(keys, units=5, p=0.3, rows=10)
-    >>> bool((bernoulli(keys, 5, 0.3, rows=1, first_row=9) == every[:, 9:]).all())
-    True
+    Args:
+        keys: One key per pass.
+        units: Bits per row.
+        p: The dropout rate p, in [0, 1].
+        rows: Number of rows; 1 by default.
+        first_row: Number of the first row; 0 by default.
+
+    Returns:
+        The bits, uint8 (len(keys), rows, units).
+
+    Examples:
+        >>> keys = pass_keys(0, 0, 0, range(4))
+        >>> every = bernoulli(keys, units=5, p=0.3, rows=10)
+        >>> bool((bernoulli(keys, 5, 0.3, rows=1, first_row=9) == every[:, 9:]).all())
+        True
     """
     per_row = -(-units // _LANES)
     drawn = words(keys, rows * per_row, first_row * per_row)
@@ -136,16 +175,28 @@ def _find(values: Tensor, wanted: int) -> Tensor:
 
 
 def latin_hypercube(keys: Tensor, passes: int, units: int, p: float, rows: int = 1, first_row: int = 0) -> Tensor:
-    """Keep bits of whole designs: uint8 ``(len(keys), passes, rows, units)``, one key a design.
+    """Keep bits of whole designs, one key per design.
 
     Over the ``T = passes`` passes of a design a unit is dropped ``floor(pT)`` times, once more
     with probability ``pT - floor(pT)``, and all sets of passes of that size are equally likely.
     That is Latin hypercube sampling of the unit's uniform numbers: every single pass has the
     law of :func:`bernoulli`, while the number of drops hardly varies.
 
-    >>> design = latin_hypercube(pass_keys(0, 0, 0, 0), passes=20, units=100, p=0.25)
-    >>> design.sum(dim=1).unique().tolist()
-    [15]
+    Args:
+        keys: One key per design.
+        passes: Passes T per design.
+        units: Bits per row.
+        p: The dropout rate p, in [0, 1].
+        rows: Number of rows; 1 by default.
+        first_row: Number of the first row; 0 by default.
+
+    Returns:
+        The bits, uint8 (len(keys), passes, rows, units).
+
+    Examples:
+        >>> design = latin_hypercube(pass_keys(0, 0, 0, 0), passes=20, units=100, p=0.25)
+        >>> design.sum(dim=1).unique().tolist()
+        [15]
     """
     rare = min(p, 1.0 - p)  # place the rarer outcome: fewer steps
     certain, chance = divmod(rare * passes, 1.0)
@@ -171,18 +222,24 @@ def latin_hypercube(keys: Tensor, passes: int, units: int, p: float, rows: int =
 def numbers(
     keys: Tensor, law: str, units: int, rows: int = 1, first_row: int = 0, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Independent uniform or normal numbers: ``(len(keys), rows, units)``.
+    """Independent uniform or normal numbers.
+
+    Each row has the same numbers whether it is drawn alone or with others.
 
     Args:
-        keys: One key for each pass.
+        keys: One key per pass.
         law: "uniform" on [0, 1), or standard "normal".
         units: Numbers per row.
-        rows: Rows; each has the same numbers whether it is drawn alone or with others.
-        first_row: The first of them.
-        dtype: Double precision, or single for all others.
+        rows: Number of rows; 1 by default.
+        first_row: Number of the first row; 0 by default.
+        dtype: ``torch.float64`` for double precision; any other type gives single precision.
 
-    >>> numbers(pass_keys(0, 0, 0, range(4)), "uniform", units=3, rows=2).shape
-    torch.Size([4, 2, 3])
+    Returns:
+        The numbers, (len(keys), rows, units).
+
+    Examples:
+        >>> numbers(pass_keys(0, 0, 0, range(4)), "uniform", units=3, rows=2).shape
+        torch.Size([4, 2, 3])
     """
     uniform = _uniform(keys, rows * units, first_row * units)
     return _with_law(uniform, law, dtype).view(len(keys), rows, units)
@@ -197,10 +254,22 @@ def stratified_numbers(
     first_row: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """The same for whole designs, one key each: ``(len(keys), passes, rows, units)``.
+    """Uniform or normal numbers of whole designs, one key per design.
 
     Latin hypercube sampling: over the passes of a design every number takes each of ``passes`` equally
     likely intervals once, in random order.
+
+    Args:
+        keys: One key per design.
+        law: "uniform" on [0, 1), or standard "normal".
+        passes: Passes per design.
+        units: Numbers per row.
+        rows: Number of rows; 1 by default.
+        first_row: Number of the first row; 0 by default.
+        dtype: ``torch.float64`` for double precision; any other type gives single precision.
+
+    Returns:
+        The numbers, (len(keys), passes, rows, units).
     """
     size, first = rows * units, first_row * units
     keys = derive(keys, _STRATUM)

@@ -15,9 +15,11 @@ __all__ = ["MemoryWatch"]
 class MemoryWatch(TorchDispatchMode):
     """Counts the memory of the tensors that a forward pass makes.
 
-    ``peaks[k]`` is the most memory that tensors made after the k-th call of :meth:`stage` held at any
-    one time, in bytes; ``peaks[0]`` counts all tensors. With masks batched by vmap, only what is made
-    after the first mask grows with the number of passes.
+    With masks batched by vmap, only what is made after the first mask grows with the number of passes.
+
+    Attributes:
+        peaks: ``peaks[k]`` is the most memory that tensors made after the k-th call of :meth:`stage` held at any one
+            time, in bytes; ``peaks[0]`` counts all tensors.
     """
 
     def __init__(self) -> None:

@@ -73,17 +73,18 @@ class Structure:
 
     @staticmethod
     def skipped(output: Any, name: str = "") -> tuple[str, ...]:
-        """What :meth:`of` leaves out, for a remark; None and empty containers are not worth one.
+        """What :meth:`of` leaves out, for a note to the user; ``None`` and empty containers are not listed.
 
         Args:
             output: What the model returned.
-            name: Where it was found.
+            name: Where it was found, for messages.
 
         Returns:
             Names, as in :meth:`names`.
 
-        >>> Structure.skipped({"loss": torch.tensor(0.5), "logits": torch.zeros(3, 2), "cache": None})
-        ('loss',)
+        Examples:
+            >>> Structure.skipped({"loss": torch.tensor(0.5), "logits": torch.zeros(3, 2), "cache": None})
+            ('loss',)
         """
         items = None if isinstance(output, Tensor) else _items(output)
         if items is None:
@@ -102,10 +103,16 @@ class Structure:
         return self.keys or _numbers(len(self.parts))
 
     def leaves(self, output: Any) -> list[Tensor]:
-        """The tensors of ``output``, in the order of :meth:`flatten`.
+        """The tensors of an output, in the order of :meth:`flatten`.
+
+        Args:
+            output: An output of this structure.
+
+        Returns:
+            The tensors, each with the rows first.
 
         Raises:
-            ModelError: ``output`` lacks a part that the structure has.
+            ModelError: If ``output`` lacks a part that the structure has.
         """
         if self.kind == "tensor":
             return [output if output.layout == torch.strided else output.to_dense()]
@@ -120,12 +127,26 @@ class Structure:
         ]
 
     def flatten(self, output: Any) -> Tensor:
-        """One matrix (rows, width); truth values become 0 and 1, and leaves of different types a common one."""
+        """Flatten an output to one matrix.
+
+        Args:
+            output: An output of this structure.
+
+        Returns:
+            The matrix (rows, width); booleans become 0 and 1, and leaves of different types take a common type.
+        """
         flat = [_number(leaf).reshape(len(leaf), -1) for leaf in self.leaves(output)]
         return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
 
     def unflatten(self, matrix: NDArray[Any]) -> Any:
-        """The inverse of :meth:`flatten`, for arrays (..., rows, width)."""
+        """The inverse of :meth:`flatten`.
+
+        Args:
+            matrix: An array (..., rows, width).
+
+        Returns:
+            An array, or a tuple or dict of arrays, each (..., rows, *shape).
+        """
         if self.kind == "tensor":
             return matrix.reshape(*matrix.shape[:-1], *self.shape)
         ends = np.cumsum([0, *(part.width for part in self.parts)])
@@ -133,7 +154,14 @@ class Structure:
         return dict(zip(self.keys, values, strict=True)) if self.kind == "dict" else tuple(values)
 
     def names(self, prefix: str = "") -> list[tuple[str, tuple[int, ...]]]:
-        """Leaves with their names and shapes: ``("", (3,))`` for a tensor, ``("u", (1,))`` inside a dict."""
+        """Names and shapes of the leaves.
+
+        Args:
+            prefix: Put before every name, with a dot.
+
+        Returns:
+            Pairs of name and shape: ``("", (3,))`` for a tensor, ``("u", (1,))`` inside a dict.
+        """
         if self.kind == "tensor":
             return [(prefix, self.shape)]
         pairs = zip(self._labels, self.parts, strict=True)
@@ -150,24 +178,32 @@ class Structure:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Structure:
-        """Rebuild from :meth:`to_json`."""
+        """Rebuild a structure.
+
+        Args:
+            data: What :meth:`to_json` returned.
+
+        Returns:
+            The structure.
+        """
         parts = tuple(map(cls.from_json, data["parts"]))
         return cls(data["kind"], tuple(data["shape"]), tuple(data["keys"]), parts)
 
 
 def non_finite_message(values: NDArray[Any], first_row: int = 0, structure: Structure | None = None) -> str:
-    """What to say of outputs that are not finite.
+    """The message about outputs that are not finite.
 
     Args:
         values: Outputs (passes, rows, width), some of them NaN or infinite.
-        first_row: Number of the first row.
-        structure: Of the output, to name components; they are numbered without it.
+        first_row: Number of the first row; 0 by default.
+        structure: Structure of the output, to name its components; they are numbered without it.
 
     Returns:
         Rows, components and a remedy.
 
-    >>> non_finite_message(np.array([[[0.0, -np.inf]]]))
-    'passes gave infinite outputs (-inf) for input rows 0 in output components 1; ...'
+    Examples:
+        >>> non_finite_message(np.array([[[0.0, -np.inf]]]))
+        'passes gave infinite outputs (-inf) for input rows 0 in output components 1; ...'
     """
     bad = ~np.isfinite(values)
     rows = abbreviate((np.flatnonzero(bad.any(axis=(0, 2))) + first_row).tolist())

@@ -30,7 +30,21 @@ class ShapesFollowRowsError(Exception):
 
 
 def prove(look: Look, sites: Sequence[Site], batch: Batch, by_row: bool) -> tuple[list[Tensor | None], Batch]:
-    """Compare our pass with a real one, for the same random numbers; masks and rows for further tests."""
+    """Prove that our pass equals a real pass in training mode, for the same random numbers.
+
+    Args:
+        look: Runs the copy of the model.
+        sites: The sites that the census found.
+        batch: The inputs.
+        by_row: Whether masks follow the rows, so that a part of the rows is enough.
+
+    Returns:
+        Masks of the sites and the rows that they belong to, for further tests.
+
+    Raises:
+        ModelError: If the passes differ, or the model draws numbers that cannot be controlled.
+        ShapesFollowRowsError: If a mask does not have the shape that follows from the number of rows.
+    """
     probe = _rows_toprove(batch) if by_row else batch
     if not look.training:  # there is no real pass to compare with
         return _coins(sites, probe), probe
@@ -98,7 +112,20 @@ def _check_draw(site: Site, draw: Given | None) -> None:
 
 
 def rows_split(look: Look, sites: Sequence[Site], probe: Batch, masks: Sequence[Tensor | None]) -> bool:
-    """Whether rows computed in two parts, in reverse order, are what they are together."""
+    """Whether rows computed in two parts, in reverse order, have the same outputs as together.
+
+    Args:
+        look: Runs the copy of the model.
+        sites: The sites that the census found.
+        probe: The rows to compare.
+        masks: Their masks, one per site, or ``None``.
+
+    Returns:
+        True if the outputs agree; False if they differ or the parts cannot be run.
+
+    Raises:
+        ShapesFollowRowsError: If a mask does not have the shape that follows from the number of rows.
+    """
     together = look.play(sites, probe, masks)
     order = torch.arange(probe.rows - 1, -1, -1, device=probe.device)
     for rows in (order[:2], order[2:]):

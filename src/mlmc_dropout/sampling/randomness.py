@@ -28,14 +28,34 @@ aten = torch.ops.aten
 
 
 class Supplier(Protocol):
-    """Whoever has the random numbers."""
+    """Supplies random numbers to kernels."""
 
     def draw(self, law: str, p: float, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Numbers of the given shape: keep bits (0 with probability ``p``), uniform in [0, 1), or standard normal."""
+        """Draw random numbers.
+
+        Args:
+            law: "bernoulli" (keep bits), "uniform" on [0, 1), or standard "normal".
+            p: Probability of 0, for "bernoulli".
+            shape: Shape of the numbers.
+            dtype: Their type.
+            device: Where they go.
+
+        Returns:
+            The numbers.
+        """
 
 
 def draws(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a kernel call draws random numbers: kernels are marked if they ever do."""
+    """Whether a kernel call draws random numbers: torch marks all kernels that ever do.
+
+    Args:
+        func: The kernel.
+        args: Positional arguments of the call.
+        kwargs: Named arguments of the call.
+
+    Returns:
+        True if this call draws.
+    """
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
     given = _by_name(func, args, kwargs)
@@ -47,7 +67,11 @@ def draws(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 class KernelMode(TorchDispatchMode):
-    """Gives kernels that draw random numbers those of ``supplier``."""
+    """Gives kernels that draw random numbers those of a supplier.
+
+    Args:
+        supplier: Where the numbers come from.
+    """
 
     def __init__(self, supplier: Supplier) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -191,7 +215,14 @@ def location() -> str:
 
 
 def moved_generators(run: Callable[[], Any]) -> list[str]:
-    """The global generators that moved while ``run`` was called: a look at what no dispatch mode sees."""
+    """Which global random generators a function uses, some of which no dispatch mode sees.
+
+    Args:
+        run: The function, called once.
+
+    Returns:
+        Names of the generators whose states changed: "torch", "numpy.random", "random".
+    """
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002 (to see who uses it)
     run()
     moved = {

@@ -34,7 +34,18 @@ Call = Callable[[Any, Batch], Any]  # the model and its inputs -> its outputs as
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """One call that drops units or draws numbers."""
+    """One call that drops units or draws random numbers.
+
+    Attributes:
+        name: Name of the site.
+        kind: Kind of site, as in ``Site.kind``.
+        law: "bernoulli", "uniform" or "normal".
+        p: The dropout rate.
+        on: Whether units are dropped.
+        shape: Shape of the mask.
+        in_kernel: Whether only the kernel was seen, not the call from Python.
+        where: The line of the user's code.
+    """
 
     name: str
     kind: str
@@ -53,7 +64,17 @@ class Met:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The calls of one pass, and its outputs."""
+    """The calls of one pass, and its outputs.
+
+    Attributes:
+        met: The calls that drop units or draw random numbers, in order.
+        output: The outputs, (rows, width).
+        structure: Their structure.
+        rows: Number of rows.
+        training: Whether the pass ran in training mode.
+        bytes: Peak memory of the pass.
+        skipped: Names of what was left out of the outputs.
+    """
 
     met: list[Met]
     output: Tensor
@@ -65,11 +86,14 @@ class Record:
 
 
 class Recorder(Interceptor):
-    """Lets activations through at their mean mask and notes every site met.
+    """Applies the mean mask at every site and records the sites met.
 
     Args:
         names: Names of modules by identity.
-        fixed: Numbers to return at some sites instead of their mean.
+        fixed: Numbers to return at some sites, by index, instead of their mean.
+
+    Attributes:
+        met: The calls recorded so far.
     """
 
     def __init__(self, names: Mapping[int, str], fixed: Mapping[int, float] | None = None) -> None:
@@ -79,6 +103,19 @@ class Recorder(Interceptor):
         self._names = names
 
     def drop(self, kind: str, x: Tensor, p: float, training: bool, shape: tuple[int, ...], inplace: bool) -> Tensor:
+        """Record one dropout call and apply its mean mask.
+
+        Args:
+            kind: Kind of dropout, as in ``Site.kind``.
+            x: The activation.
+            p: The dropout rate.
+            training: Whether torch would drop units here.
+            shape: Shape of the mask.
+            inplace: Whether torch would change ``x``.
+
+        Returns:
+            The activation at its mean mask.
+        """
         owner = running_module()
         path = self._names.get(id(owner), "")
         name = path if isinstance(owner, nn.modules.dropout._DropoutNd) else f"{path}.{kind}".lstrip(".")
@@ -96,6 +133,19 @@ class Recorder(Interceptor):
         device: torch.device,
         in_kernel: bool = False,
     ) -> Tensor:
+        """Record one call that draws random numbers and return their mean.
+
+        Args:
+            law: "bernoulli", "uniform" on [0, 1), or standard "normal".
+            p: Probability of 0, for "bernoulli".
+            shape: Shape of the numbers.
+            dtype: Their type.
+            device: Where they go.
+            in_kernel: Whether only the kernel was seen, not the call from Python.
+
+        Returns:
+            The mean, or the fixed number of this site, in every entry.
+        """
         owner = running_module()
         path = self._names.get(id(owner), "")
         is_path = type(owner).__name__.endswith(("DropPath", "StochasticDepth"))
@@ -118,7 +168,17 @@ class _BelowRecorder:
 
 
 class Look:
-    """Runs the copy of a model in several ways."""
+    """Runs the copy of a model: recorded, with our masks, or for real.
+
+    Args:
+        copy: The isolated copy.
+        call: ``call(model, batch)`` returns the outputs as they are.
+        names: Names of modules by identity.
+
+    Attributes:
+        training: Whether passes run in training mode.
+        on: Which sites are on, if that was found in the other mode; else ``None``.
+    """
 
     def __init__(self, copy: Isolated, call: Call, names: Mapping[int, str]) -> None:
         self.copy, self.call, self.names = copy, call, names
@@ -126,12 +186,28 @@ class Look:
         self.on: list[bool] | None = None  # which sites are on, if that was found in the other mode
 
     def matrix(self, model: Any, batch: Batch) -> Tensor:
-        """The outputs of a call as a matrix (rows, width)."""
+        """Call the model.
+
+        Args:
+            model: The model.
+            batch: The inputs.
+
+        Returns:
+            The outputs, (rows, width).
+        """
         output = self.call(model, batch)
         return Structure.of(output, batch.rows).flatten(output)
 
     def record(self, batch: Batch, fixed: Mapping[int, float] | None = None) -> Record:
-        """A pass at the mean masks."""
+        """Record a pass at the mean masks.
+
+        Args:
+            batch: The inputs.
+            fixed: Numbers to use at some sites, by index, instead of their mean.
+
+        Returns:
+            The record.
+        """
         self.copy.set_mode(self.training, keep_dropout=True)
         recorder, memory = Recorder(self.names, fixed), MemoryWatch()
         with torch.no_grad(), memory, KernelMode(_BelowRecorder(recorder)), recorder:
@@ -145,13 +221,29 @@ class Look:
         return Record(met, matrix, structure, batch.rows, self.training, memory.peaks[0], skipped)
 
     def play(self, sites: Sequence[Site], batch: Batch, masks: Sequence[Tensor | None]) -> Tensor:
-        """Our pass with given masks."""
+        """Run our pass with explicit masks.
+
+        Args:
+            sites: The sites, in order.
+            batch: The inputs.
+            masks: Per site, its mask, or ``None``.
+
+        Returns:
+            The outputs, (rows, width).
+        """
         with torch.no_grad():
             fresh = batch.map(torch.clone, batch.rows)
             return play(self.copy.model, self.matrix, fresh, sites, masks, writes=True).clone()  # type: ignore[no-any-return]
 
     def real(self, batch: Batch) -> tuple[Tensor, list[Given]]:
-        """A real pass in training mode, in which kernels get numbers of ours, and these numbers."""
+        """Run a real pass in training mode, in which kernels get numbers of ours.
+
+        Args:
+            batch: The inputs.
+
+        Returns:
+            The outputs, (rows, width), and the numbers that kernels got, in order.
+        """
         self.copy.set_mode(training=True)
         supplier = _Numbers()
         fresh = batch.map(torch.clone, batch.rows)
@@ -164,7 +256,14 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Numbers given to a kernel."""
+    """Numbers supplied to a kernel.
+
+    Attributes:
+        law: "bernoulli", "uniform" or "normal".
+        p: Probability of 0 that the kernel asked for, with "bernoulli".
+        values: The numbers.
+        where: The line of the user's code.
+    """
 
     law: str
     p: float
@@ -185,7 +284,17 @@ class _Numbers:
 
 
 def fresh_numbers(index: int, law: str, shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Fair coins, uniform or normal numbers that follow from an index."""
+    """Numbers for tests that depend on an index only.
+
+    Args:
+        index: Number of the draw.
+        law: "bernoulli" (fair coins), "uniform" or "normal".
+        shape: Shape of the numbers.
+        device: Where they go.
+
+    Returns:
+        The numbers.
+    """
     key = derive(pass_keys(0, 0, 0, 0, device), index)
     units = torch.Size(shape).numel()
     drawn = bernoulli(key, units, 0.5) if law == "bernoulli" else numbers(key, law, units)
@@ -206,18 +315,38 @@ def _without_fused_kernels(device: torch.device) -> Iterator[None]:
 
 
 def some_rows(batch: Batch, rows: int) -> Batch:
-    """So many rows, first and last among them, repeated where there are too few."""
+    """Select rows at equal distances, the first and the last among them; they repeat where there are too few.
+
+    Args:
+        batch: The inputs.
+        rows: Number of rows to select.
+
+    Returns:
+        A batch of these rows.
+    """
     chosen = spread(batch, rows)
     return batch.map(lambda t: t[chosen], rows)
 
 
 def spread(batch: Batch, rows: int) -> Tensor:
-    """Numbers of these rows."""
+    """Indices of rows at equal distances.
+
+    Args:
+        batch: The inputs.
+        rows: Number of rows to select.
+
+    Returns:
+        The indices, int64 (rows,).
+    """
     return torch.linspace(0, batch.rows - 1, rows).round().long().to(batch.device)
 
 
 def warn(message: str) -> None:
-    """Warn of the model, at the line of the first caller outside this package."""
+    """Warn about the model, at the line of the first caller outside this package.
+
+    Args:
+        message: What the user should know, and the remedy.
+    """
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("mlmc_dropout"):
         level, frame = level + 1, frame.f_back

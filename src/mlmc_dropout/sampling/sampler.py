@@ -42,21 +42,29 @@ class FallbackWarning(UserWarning):
 
 
 class DropoutSampler:
-    """A trained model as a source of stochastic passes; the model itself is left exactly as found.
+    """A trained model as a source of stochastic passes; the model itself is never changed.
 
-    ``masks``: ``"independent"`` gives every input row its own mask, ``"shared"`` one mask per pass
-    for all rows (smooth sample paths; the moments at each input are the same). ``include`` and
-    ``exclude`` are glob patterns on site names, ``rates`` overrides the dropout rate (a number, or
-    pattern -> rate), ``transform`` is applied to each pass's output, ``memory_limit`` bounds the
-    bytes that a chunk of passes needs.
+    Args:
+        model: An ``nn.Module`` or a callable of tensors.
+        masks: ``"independent"`` (default) gives every input row its own mask, ``"shared"`` one mask per pass for all
+            rows (smooth sample paths; the moments at each input are the same).
+        include: Glob patterns on site names; all other sites are held at their mean. All sites by default.
+        exclude: Glob patterns of sites that are held at their mean. None by default.
+        rates: Dropout rate that replaces that of the model: a number, or a mapping from pattern to rate.
+        transform: Function applied to the output of each pass.
+        memory_limit: Bytes that a chunk of passes may need; 512 MiB by default.
 
-    >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 1))
-    >>> sampler = DropoutSampler(model)
-    >>> x = torch.zeros(3, 2)
-    >>> [(site.name, site.p, site.shape) for site in sampler.sites(x)]
-    [('2', 0.2, (1, 8))]
-    >>> sampler.sample(x, passes=100, seed=0).shape
-    torch.Size([100, 3, 1])
+    Raises:
+        InputError: If an argument has an invalid value.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 1))
+        >>> sampler = DropoutSampler(model)
+        >>> x = torch.zeros(3, 2)
+        >>> [(site.name, site.p, site.shape) for site in sampler.sites(x)]
+        [('2', 0.2, (1, 8))]
+        >>> sampler.sample(x, passes=100, seed=0).shape
+        torch.Size([100, 3, 1])
     """
 
     def __init__(
@@ -91,15 +99,48 @@ class DropoutSampler:
     # ------------------------------------------------------------------------------- public
 
     def batches(self, x: Any) -> Iterator[Batch]:
-        """The inputs as batches on the model's device."""
+        """The inputs as batches on the model's device.
+
+        Args:
+            x: A tensor, array, tuple or dict of inputs, or an iterable of batches of these.
+
+        Returns:
+            An iterator of batches.
+        """
         return batches_of(x, self.device, self.dtype, positional_arguments(self.model))
 
     def sites(self, x: Any) -> tuple[Site, ...]:
-        """The dropout sites a forward pass on ``x`` meets."""
+        """The dropout sites that a forward pass meets.
+
+        Args:
+            x: The inputs; the first batch is used.
+
+        Returns:
+            The sites, in the order of the forward pass.
+
+        Raises:
+            ModelError: If there is no active dropout, or it cannot be controlled.
+        """
         return self.prepare(next(self.batches(x))).sites
 
     def sample(self, x: Any, passes: int, seed: int = 0, *, stream: int = 0, replicate: int = 0, first: int = 0) -> Any:
-        """Passes ``(seed, stream, replicate, first .. first + passes)``: tensor(s) (passes, N, *out)."""
+        """Run the passes ``(seed, stream, replicate, first .. first + passes)``.
+
+        Args:
+            x: A tensor, array, tuple or dict of inputs, or an iterable of batches of these.
+            passes: Number of passes, at least 1.
+            seed: Seed, any integer; 0 by default.
+            stream: Number of the random stream; 0 by default.
+            replicate: Number of the replicate; 0 by default.
+            first: Number of the first pass; 0 by default.
+
+        Returns:
+            The outputs in the model's structure, each tensor (passes, N, *out) for N inputs.
+
+        Raises:
+            InputError: If ``passes`` is less than 1.
+            ModelError: If there is no active dropout, or it cannot be controlled.
+        """
         if passes < 1:
             raise InputError(f"passes must be at least 1: got {passes}")
         keys = pass_keys(seed, stream, replicate, np.arange(first, first + passes))
@@ -111,7 +152,17 @@ class DropoutSampler:
         return _unflatten(program.structure, torch.cat(outputs, dim=1))
 
     def prepare(self, batch: Batch) -> Program:
-        """Look at the model on a few rows of ``batch``; refuse what cannot be controlled."""
+        """Find the dropout sites of the model and the fastest way to run it on inputs of this kind.
+
+        Args:
+            batch: The inputs.
+
+        Returns:
+            The prepared model.
+
+        Raises:
+            ModelError: If there is no active dropout, or it cannot be controlled.
+        """
         found = take_census(self.model, self.call, batch, self.memory_limit)
         sites = choose(found.sites, self.include, self.exclude, self.rates)
         if not any(site.active for site in sites):
@@ -141,10 +192,18 @@ class DropoutSampler:
         chunk: int | None = None,
         designs: int | None = None,
     ) -> Tensor:
-        """The passes named by ``keys``: (len(keys), rows, width), in the model's dtype.
+        """Run the passes of these keys.
 
-        With ``designs = T`` each key names a whole stratified design of T passes, and the result has
-        ``len(keys)·T`` passes.
+        Args:
+            program: The prepared model.
+            batch: The inputs.
+            keys: One key per pass, or per design.
+            first_row: Number of the first row of the batch; 0 by default.
+            chunk: Passes to run at once; by default as many as memory and caches allow.
+            designs: If T, each key stands for a stratified design of T passes; ``None`` (default) for a single pass.
+
+        Returns:
+            The outputs in the model's dtype, (passes, rows, width): len(keys) passes, or len(keys)·T.
         """
         _keep_freed_memory(self.memory_limit // 2)
         rows = batch.rows
@@ -162,10 +221,28 @@ class DropoutSampler:
     # ---------------------------------------------------------------------------- internals
 
     def call(self, model: Any, batch: Batch) -> Any:
+        """Call a model on a batch and apply the transform.
+
+        Args:
+            model: The model, or its copy.
+            batch: The inputs.
+
+        Returns:
+            The outputs, in whatever structure they have.
+        """
         output = model(*batch.args, **batch.kwargs)
         return output if self.transform is None else self.transform(output)
 
     def forward(self, model: Any, batch: Batch) -> Tensor:
+        """Call a model on a batch and flatten its outputs.
+
+        Args:
+            model: The model, or its copy.
+            batch: The inputs.
+
+        Returns:
+            The outputs, (rows, width).
+        """
         output = self.call(model, batch)
         return Structure.of(output, batch.rows).flatten(output)
 
@@ -187,7 +264,14 @@ class DropoutSampler:
             )
 
     def masks_of_a_row(self, program: Program) -> int:
-        """Bytes of the masks of one pass that belong to one row."""
+        """Memory of the masks of one pass that belong to one row.
+
+        Args:
+            program: The prepared model.
+
+        Returns:
+            The number of bytes; 0 where rows share their masks.
+        """
         return self._mask_bytes(program, 1) if self.masks == "independent" else 0
 
     def _mask_bytes(self, program: Program, rows: int) -> int:
@@ -214,7 +298,19 @@ class DropoutSampler:
                 yield program.run_cached(run, (self, *batch.values), own)
 
     def draw(self, site: Site, keys: Tensor, rows: int, first_row: int, designs: int | None = None) -> Tensor | None:
-        """Masks of a site for several passes, (passes, *mask): keep bits or numbers; rows of length 1 where shared."""
+        """Draw the masks of a site for several passes.
+
+        Args:
+            site: The site.
+            keys: One key per pass, or per design.
+            rows: Number of input rows.
+            first_row: Number of the first of them.
+            designs: If T, each key stands for a stratified design of T passes; ``None`` (default) for a single pass.
+
+        Returns:
+            Keep bits or numbers, (passes, *mask), with rows of length 1 where they are shared; ``None`` if the site is
+            not active.
+        """
         if not site.active:
             return None
         per_row = site.row_axis is not None and self.masks == "independent"
@@ -234,11 +330,28 @@ class DropoutSampler:
         return arrange(drawn, site, rows)
 
     def passes_at_once(self, program: Program, rows: int) -> int:
-        """Passes of ``rows`` rows that a chunk holds."""
+        """How many passes a chunk holds.
+
+        Args:
+            program: The prepared model.
+            rows: Number of rows.
+
+        Returns:
+            The number of passes.
+        """
         return program.footprint.passes_at_once(rows, self.memory_limit)
 
     def run_masks(self, program: Program, batch: Batch, masks: Sequence[Tensor | None]) -> Tensor:
-        """A chunk of passes with explicit masks: (passes, rows, width)."""
+        """Run a chunk of passes with explicit masks.
+
+        Args:
+            program: The prepared model.
+            batch: The inputs.
+            masks: Per site, masks (passes, *mask), or ``None``.
+
+        Returns:
+            The outputs, (passes, rows, width).
+        """
         return run_masks(program, self.forward, batch, masks)
 
 

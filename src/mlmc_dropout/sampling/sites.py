@@ -85,7 +85,15 @@ class Site:
 
 
 def outputs_close(a: Tensor, b: Tensor) -> bool:
-    """Whether two outputs agree up to rounding in their precision."""
+    """Whether two outputs agree up to rounding in their precision.
+
+    Args:
+        a: Outputs, whose last axis runs over the components.
+        b: Outputs to compare with.
+
+    Returns:
+        True if they have the same shape and agree.
+    """
     if a.shape != b.shape:
         return False
     tolerance = max(1e-4, 8.0 * torch.finfo(a.dtype).eps) if a.is_floating_point() else 0.0
@@ -172,7 +180,7 @@ def _rate(site: Site, rates: float | Mapping[str, float] | None) -> float:
 
 
 class Player(Interceptor):
-    """Applies given masks, one per site in the order of the forward pass, and checks that the sites are those expected.
+    """Applies explicit masks, one per site in the order of the forward pass, and checks that the sites are as expected.
 
     Args:
         sites: All sites of the forward pass.
@@ -181,6 +189,9 @@ class Player(Interceptor):
         started: Called before each mask is applied.
         rows: Input rows of the pass, from which the shapes of masks follow; ``None``: shapes are not checked.
         fills: Whether functions that fill a tensor with random numbers may do so: not under vmap.
+
+    Attributes:
+        met: Number of sites met so far.
     """
 
     def __init__(
@@ -198,6 +209,19 @@ class Player(Interceptor):
         self.met = 0
 
     def drop(self, kind: str, x: Tensor, p: float, training: bool, shape: tuple[int, ...], inplace: bool) -> Tensor:
+        """Apply the mask of the next site.
+
+        Args:
+            kind: Kind of dropout, as in ``Site.kind``.
+            x: The activation.
+            p: The dropout rate that the model has here.
+            training: Whether torch would drop units here.
+            shape: Shape of the mask.
+            inplace: Whether torch would change ``x``.
+
+        Returns:
+            The activation after dropout.
+        """
         site, keep = self._next(kind, p, shape)
         if keep is None:
             return x
@@ -205,6 +229,18 @@ class Player(Interceptor):
         return x.copy_(out) if inplace and self._writes else out
 
     def draw(self, law: str, p: float, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Return the numbers of the next site.
+
+        Args:
+            law: "bernoulli", "uniform" on [0, 1), or standard "normal".
+            p: Probability of 0, for "bernoulli".
+            shape: Shape of the numbers.
+            dtype: Their type.
+            device: Where they go.
+
+        Returns:
+            The numbers; their mean where the site is held at its mean.
+        """
         site, numbers = self._next(law, p, shape)
         if numbers is None:
             return torch.full(shape, site.mean, dtype=dtype, device=device)
@@ -236,7 +272,15 @@ class Player(Interceptor):
 
 
 def full_shape(site: Site, rows: int) -> tuple[int, ...]:
-    """The shape of a mask of so many rows."""
+    """The shape of a mask in which every row has its own units, if the mask follows the rows.
+
+    Args:
+        site: The site.
+        rows: Number of input rows.
+
+    Returns:
+        The shape.
+    """
     if site.row_axis is None:
         return site.shape
     return tuple(n * rows if axis == site.row_axis else n for axis, n in enumerate(site.shape))

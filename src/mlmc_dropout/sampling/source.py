@@ -25,7 +25,16 @@ _COPIES = 8  # of their values while moments are taken, and of masks while they 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Passes of one batch of inputs, by name."""
+    """The passes of one batch of inputs, by name.
+
+    Attributes:
+        sampler: The sampler of the model.
+        program: The model, prepared for these inputs.
+        batch: The inputs.
+        seed: Seed of the run.
+        first_row: Number of the first row of the batch among all inputs.
+        chunk: Passes to run at once; ``None``: as many as memory and caches allow.
+    """
 
     sampler: DropoutSampler
     program: Program
@@ -35,7 +44,19 @@ class Source:
     chunk: int | None = None
 
     def passes(self, stream: int, replicates: Sequence[int] | range, indices: Sequence[int] | range) -> Array:
-        """Outputs (len(indices), len(replicates), rows, width) in float64."""
+        """Run passes, one for each pair of index and replicate.
+
+        Args:
+            stream: Number of the random stream.
+            replicates: Numbers of the replicates.
+            indices: Numbers of the passes in their replicates.
+
+        Returns:
+            The outputs in float64, (len(indices), len(replicates), rows, width).
+
+        Raises:
+            NonFiniteOutputError: If an output is NaN or infinite.
+        """
         names = np.asarray(indices)[:, None], np.asarray(replicates)[None, :]
         keys = pass_keys(self.seed, stream, names[1], names[0])
         out = self.sampler.run(self.program, self.batch, keys.flatten(), self.first_row, self.chunk)
@@ -44,9 +65,13 @@ class Source:
         return values.reshape(len(indices), len(replicates), *values.shape[1:])
 
     def parts(self, passes: int = 1) -> Iterator[tuple[slice, Source]]:
-        """The rows in parts that fit the memory limit: ``passes`` passes of them, and the masks and values of a task.
+        """The rows in parts that fit the memory limit, a single part if rows cannot be split.
 
-        One part if rows cannot be split.
+        Args:
+            passes: Passes of each row that must fit, besides the masks and values of a task; 1 by default.
+
+        Yields:
+            The rows of each part, and their source.
         """
         rows, limit = self.batch.rows, self.sampler.memory_limit
         if self.program.rows_split:
@@ -57,7 +82,15 @@ class Source:
             yield slice(start, stop), replace(self, batch=self.batch[start:stop], first_row=self.first_row + start)
 
     def design_chunks(self, keys: Tensor, passes: int) -> Iterator[list[Tensor | None]]:
-        """Masks of the stratified designs named by ``keys``, in chunks that fit the memory limit."""
+        """Draw the masks of stratified designs, in chunks that fit the memory limit.
+
+        Args:
+            keys: One key per design.
+            passes: Passes per design.
+
+        Yields:
+            Per site, masks (passes of the chunk, *mask), or ``None``.
+        """
         rows = self.batch.rows
         whole = [self.sampler.draw(site, keys, rows, self.first_row, passes) for site in self.program.sites]
         size = self.chunk or self.program.footprint.passes_at_once(rows, self.sampler.memory_limit)
@@ -67,7 +100,14 @@ class Source:
             yield [None if m is None else m[start : start + size] for m in whole]
 
     def check(self, values: Array) -> None:
-        """Refuse outputs (passes, rows, width) that are not finite."""
+        """Refuse outputs that are not finite.
+
+        Args:
+            values: Outputs, (passes, rows, width).
+
+        Raises:
+            NonFiniteOutputError: If an output is NaN or infinite.
+        """
         finite = np.isfinite(values)
         if not finite.all():
             rows = np.flatnonzero(~finite.all(axis=(0, 2))) + self.first_row

@@ -131,13 +131,25 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class Tape:
-    """What was done with some masks, for others of the same shapes."""
+    """Recorded kernels, to be run again for other masks of the same shapes.
+
+    Attributes:
+        steps: The kernel calls that depend on the masks.
+        out: The result, with references in place of values that depend on the masks.
+    """
 
     steps: list[_Step]
     out: Any
 
     def play(self, masks: Masks) -> Any:
-        """The result for these masks."""
+        """Run the recorded kernels.
+
+        Args:
+            masks: Masks of the shapes that were recorded.
+
+        Returns:
+            The result of the recorded function for these masks.
+        """
         values: dict[int, Any] = dict(enumerate(masks))
         for step in self.steps:
             args = [_filled(a, values) for a in step.args]
@@ -149,7 +161,15 @@ class Tape:
 
 
 def record(function: Function, masks: Masks) -> tuple[Any, Tape | None]:
-    """``function(masks)`` and its tape, or none where the kernels do not tell all."""
+    """Run a function and record its kernels.
+
+    Args:
+        function: A function of the masks.
+        masks: Per site, masks (passes, *mask), or ``None``.
+
+    Returns:
+        ``function(masks)`` and its tape, or ``None`` where the kernels do not show everything that happens.
+    """
     out = tape = None
     with contextlib.suppress(Exception):  # not every kernel likes being watched
         with (recorder := _Recorder(masks)):
@@ -272,7 +292,14 @@ def _identity(value: Any) -> Any:
 
 
 def version(tensor: Tensor) -> int:
-    """A number that grows whenever a tensor is written on; those of inference mode do not count."""
+    """A number that grows whenever a tensor is written to; 0 for tensors of inference mode, which do not count.
+
+    Args:
+        tensor: The tensor.
+
+    Returns:
+        The number.
+    """
     return 0 if tensor.is_inference() else tensor._version
 
 
