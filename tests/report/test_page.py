@@ -14,10 +14,12 @@ import torch
 from torch import nn
 
 import mlmc_dropout as md
+from mlmc_dropout import theory
 from mlmc_dropout.errors import RunDirectoryError
 from mlmc_dropout.report import write_page, write_result_page
 from mlmc_dropout.report.folder import write_folder
-from mlmc_dropout.report.numbers import compare, short
+from mlmc_dropout.report.formats import short
+from mlmc_dropout.report.numbers import compare
 
 pytest.importorskip("jinja2")
 
@@ -51,14 +53,14 @@ class _Outline(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
-        given = dict(attrs)
+        attributes = dict(attrs)
         self.tags.append(tag)
         if re.fullmatch("h[1-6]", tag):
             self.headings.append(int(tag[1]))
-        self.ids += [given["id"]] if given.get("id") else []
+        self.ids += [attributes["id"]] if attributes.get("id") else []
         for name in ("src", "href"):
-            if given.get(name) and not given[name].startswith(("#", "data:")):
-                self.fetched.append(given[name])
+            if attributes.get(name) and not attributes[name].startswith(("#", "data:")):
+                self.fetched.append(attributes[name])
 
 
 @pytest.mark.parametrize("method", ["pooled", "mlmc", "stratified", "control-variate", "auto"])
@@ -85,9 +87,31 @@ def test_plain_passes_at_the_same_accuracy_follow_from_the_standard_errors(model
     x = torch.linspace(0, 1, 9)[:, None]
     assert compare(md.estimate(model, x, method="pooled", budget=500)).gain_mean == 1
     nested = md.estimate(model, x, method="mlmc", ladder=(4, 8, 16), counts=(103, 73, 37))
-    found = compare(nested)
-    assert found.plain_mean == pytest.approx(nested.variance.sum() / np.square(nested.mean_stderr).sum())
-    assert 0.2 < found.gain_mean < 0.9  # theory says 1/2.19; a quarter to double that is noise here
+    comparison = compare(nested)
+    assert comparison.plain_mean == pytest.approx(nested.variance.sum() / np.square(nested.mean_stderr).sum())
+    gaussian = theory.variance_of_sample_variance(comparison.plain_variance, nested.variance)  # the closure's kurtosis
+    assert gaussian.sum() == pytest.approx(np.square(nested.variance_stderr).sum())
+    assert 0.2 < comparison.gain_mean < 0.9  # theory says 1/2.19; a quarter to double that is noise here
+
+
+@pytest.mark.parametrize(
+    ("levels", "cost_model", "statement"),
+    [
+        ("nested", "coupled", "Nested levels share passes, so S² overstates."),
+        ("independent", "uncoupled", "Independent levels share no passes, so this is the squared error."),
+    ],
+)
+def test_allocation_and_S2_are_explained_for_the_levels_that_were_run(levels, cost_model, statement, model, tmp_path):
+    x = np.linspace(0, 1, 5)[:, None]
+    result = md.estimate(model, x, method="mlmc", ladder=(4, 8, 16), counts=(103, 73, 37), levels=levels)
+    text = _page(tmp_path, result, x)
+    assert f"Optima for the {cost_model} cost" in text and statement in text
+    assert ("overstates" in text) == (levels == "nested")
+    cost = theory.cost_per_replicate((4, 8, 16), cost_model)
+    budget = float(cost @ np.array([103, 73, 37]))
+    best = theory.optimal_counts(theory.level_variances_mean((4, 8, 16)), cost, budget)
+    for used, optimum in zip((103, 73, 37), best, strict=True):
+        assert f"<td>{used}</td><td>{short(optimum, 4)}</td>" in text
 
 
 def test_warnings_are_words(model, tmp_path):
@@ -172,9 +196,3 @@ def test_other_folders_are_refused(tmp_path):
     (tmp_path / "run.json").write_text("[")
     with pytest.raises(RunDirectoryError, match="cannot be read"):
         write_page(tmp_path)
-
-
-def test_short_numbers():
-    assert [short(v) for v in (0.0, 123456.0, 1e-9, float("nan"), 2.0, -0.5)] == [
-        "0", "123\u202f000", "1.00e−9", "–", "2", "−0.5",
-    ]  # fmt: skip

@@ -18,13 +18,39 @@ __all__ = ["page_of", "render", "write_page", "write_result_page"]
 
 
 def write_page(folder: str | Path, out: str | Path | None = None) -> Path:
-    """Write the page about ``folder`` (to ``report.html`` in it unless ``out`` is given) and return its path."""
+    """Write the page about a folder.
+
+    Args:
+        folder: A folder written by ``mlmc-dropout estimate``, ``demo`` or ``reproduce``.
+        out: The file to write; ``report.html`` in the folder by default.
+
+    Returns:
+        The file written.
+
+    Raises:
+        RunDirectoryError: If the folder holds nothing to report on, or the page cannot be written.
+        MissingExtraError: If jinja2 is not installed.
+    """
     folder = Path(folder)
     return _write(render(page_of(folder)), folder / "report.html" if out is None else Path(out))
 
 
 def write_result_page(result: Result, out: str | Path, x: Any = None, title: str = "Estimate") -> Path:
-    """Write the page about a result; ``x``: the inputs, plotted against where they are one-dimensional."""
+    """Write the page about a result in memory.
+
+    Args:
+        result: The result.
+        out: The file to write.
+        x: The inputs; where they are one number each, the estimates are plotted against them.
+        title: Title of the page.
+
+    Returns:
+        The file written.
+
+    Raises:
+        RunDirectoryError: If the page cannot be written.
+        MissingExtraError: If jinja2 is not installed.
+    """
     from mlmc_dropout.report.estimate import page
     from mlmc_dropout.report.folder import Folder, one_dimensional
 
@@ -32,7 +58,17 @@ def write_result_page(result: Result, out: str | Path, x: Any = None, title: str
 
 
 def page_of(folder: Path) -> Page:
-    """The page's content, by what the folder holds."""
+    """The page's content, by what the folder holds.
+
+    Args:
+        folder: A folder written by ``mlmc-dropout estimate``, ``demo`` or ``reproduce``.
+
+    Returns:
+        The page as plain values.
+
+    Raises:
+        RunDirectoryError: If the folder holds nothing to report on.
+    """
     kind = _kind(folder)
     if kind == "estimate":
         from mlmc_dropout.report import estimate
@@ -63,12 +99,22 @@ def _kind(folder: Path) -> str:
 
 
 def _json(path: Path) -> Mapping[str, Any]:
-    found = json.loads(path.read_text(encoding="utf-8"))
-    return found if isinstance(found, dict) else {}
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return content if isinstance(content, dict) else {}
 
 
 def render(page: Page) -> str:
-    """HTML with everything inside: no scripts, nothing fetched from anywhere."""
+    """HTML with everything inside: no scripts, nothing fetched from anywhere.
+
+    Args:
+        page: The page as plain values.
+
+    Returns:
+        The HTML text.
+
+    Raises:
+        MissingExtraError: If jinja2 is not installed.
+    """
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError:

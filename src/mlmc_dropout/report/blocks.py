@@ -6,12 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Card", "Checks", "Facts", "Figure", "Note", "Page", "Section", "Source", "Table", "Text"]
+__all__ = ["Card", "Checks", "CodeBlock", "Facts", "Figure", "Note", "Page", "Section", "TableBlock", "Text"]
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A paragraph."""
+    """A paragraph.
+
+    Attributes:
+        text: Its words.
+        kind: Which part of the template writes it; so in all blocks.
+    """
 
     text: str
     kind: str = "text"
@@ -19,7 +24,13 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A warning in words; ``calm`` for remarks that ask for nothing."""
+    """A warning in words.
+
+    Attributes:
+        text: Its words.
+        calm: For remarks that ask for nothing.
+        kind: ``"note"``.
+    """
 
     text: str
     calm: bool = False
@@ -28,7 +39,12 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Terms and what they are."""
+    """Terms and what they are.
+
+    Attributes:
+        items: (term, meaning).
+        kind: ``"facts"``.
+    """
 
     items: Sequence[tuple[str, str]]
     kind: str = "facts"
@@ -36,24 +52,43 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """Statements that hold or not: (sign, word for it, statement, finding)."""
+    """Statements that hold or not.
+
+    Attributes:
+        entries: (sign, word for it, statement, finding).
+        kind: ``"checks"``.
+    """
 
     entries: Sequence[tuple[str, str, str, str]]
     kind: str = "checks"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A command or a configuration to copy."""
+class CodeBlock:
+    """A command or a configuration to copy.
+
+    Attributes:
+        text: The lines to copy.
+        label: What they are.
+        kind: ``"code"``.
+    """
 
     text: str
     label: str
-    kind: str = "source"
+    kind: str = "code"
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawing with its caption; ``summary`` says in words what it shows. ``key``: (style, meaning)."""
+    """A drawing with its caption.
+
+    Attributes:
+        drawings: SVG or img elements; the style sheet shows the one that fits the screen.
+        caption: What is to be seen.
+        summary: What the drawing shows, in words, for those who do not see it.
+        key: (style, meaning) of lines and marks.
+        kind: ``"figure"``.
+    """
 
     drawings: Sequence[str]
     caption: str
@@ -63,20 +98,35 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """Rows under column heads; the first column heads its row."""
+class TableBlock:
+    """Rows under column heads; the first column heads its row.
+
+    Attributes:
+        caption: What it shows.
+        columns: Column heads.
+        rows: One cell per column each.
+        note: A remark below.
+        text_columns: So many columns, from the left, hold words.
+        kind: ``"table"``.
+    """
 
     caption: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
-    texts: int = 1  # so many columns, from the left, hold words
+    text_columns: int = 1
     kind: str = "table"
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A number worth being large."""
+    """A number worth being large.
+
+    Attributes:
+        value: The number.
+        label: What it is.
+        detail: More about it.
+    """
 
     value: str
     label: str
@@ -85,18 +135,34 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading and what stands under it."""
+    """A heading and what stands under it.
+
+    Attributes:
+        anchor: Its id in the page.
+        title: The heading.
+        blocks: Texts, tables, figures and so on, in order.
+        cards: Large numbers under the heading.
+        short: Title in the navigation, if the heading is long.
+    """
 
     anchor: str
     title: str
     blocks: Sequence[Any]
     cards: Sequence[Card] = ()
-    short: str = ""  # for the list of sections, if the title is long
+    short: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Title, a sentence, sections, and where it came from."""
+    """A page as plain values.
+
+    Attributes:
+        title: Its heading.
+        kicker: A line above the heading: what kind of page this is.
+        lead: A sentence below the heading.
+        sections: Its sections, in order.
+        footer: Where it came from.
+    """
 
     title: str
     kicker: str

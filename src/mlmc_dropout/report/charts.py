@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mlmc_dropout import theory
 from mlmc_dropout.report.blocks import Figure
-from mlmc_dropout.report.numbers import Comparison, Matrices, average, short
+from mlmc_dropout.report.formats import short
+from mlmc_dropout.report.numbers import Comparison, Matrices, average, matrix
 from mlmc_dropout.report.svg import MOST_POINTS, NARROW, WIDE, Axis, Chart, Size, bars
 from mlmc_dropout.result import Result
 
@@ -19,13 +20,25 @@ Array = NDArray[np.float64]
 
 
 def bands(x: Array, m: Matrices, component: int, label: str) -> Figure:
-    """Mean and ±1, ±2 standard deviations over one-dimensional inputs."""
+    """Mean and ±1, ±2 standard deviations over one-dimensional inputs.
+
+    Args:
+        x: Inputs, (inputs,).
+        m: The estimates.
+        component: Index of the output component.
+        label: Its name.
+
+    Returns:
+        The figure.
+    """
     order = np.argsort(x, kind="stable")
     order = order[np.unique(np.linspace(0, len(x) - 1, min(len(x), MOST_POINTS)).round().astype(int))]
     xs, mean, std = x[order], m.mean[order, component], m.std[order, component]
 
     def draw(size: Size) -> str:
-        chart = Chart(size, Axis(xs[0], xs[-1], "input"), Axis.of([*(mean - 2 * std), *(mean + 2 * std)], label))
+        chart = Chart(
+            size, Axis(xs[0], xs[-1], "input"), Axis.of([*(mean - 2 * std), *(mean + 2 * std)], f"output {label}")
+        )
         chart.band(xs, mean - 2 * std, mean + 2 * std, "band2")
         chart.band(xs, mean - std, mean + std, "band1")
         chart.line(xs, mean, "line")
@@ -33,7 +46,7 @@ def bands(x: Array, m: Matrices, component: int, label: str) -> Figure:
 
     widest = int(np.argmax(std))
     return Figure(
-        _both(draw),
+        _both_sizes(draw),
         f"Output {label} over the inputs: the mean of a pass, and one and two standard deviations around it. The bands "
         "show how far single passes scatter; the mean itself is known far more precisely (its standard error is at "
         f"most {short(float(m.mean_stderr[:, component].max()))}).",
@@ -45,7 +58,14 @@ def bands(x: Array, m: Matrices, component: int, label: str) -> Figure:
 
 
 def sorted_uncertainty(m: Matrices) -> Figure:
-    """Inputs ranked by their spread, with two standard errors."""
+    """Inputs ranked by their spread, with two standard errors.
+
+    Args:
+        m: The estimates.
+
+    Returns:
+        The figure.
+    """
     order = np.argsort(-m.score, kind="stable")
     picked = np.unique(np.linspace(0, len(order) - 1, min(len(order), 150)).round().astype(int))
     score, error = m.score[order][picked], np.nan_to_num(m.score_stderr[order][picked])
@@ -54,14 +74,16 @@ def sorted_uncertainty(m: Matrices) -> Figure:
 
     def draw(size: Size) -> str:
         chart = Chart(
-            size, Axis.of(rank, "rank of the input, most uncertain first"), Axis.of([*low, *high], "", zero=True)
+            size,
+            Axis.of(rank, "rank of the input, most uncertain first"),
+            Axis.of([*low, *high], "standard deviation of a pass", zero=True),
         )
         chart.whiskers(rank, low, high, "whisker")
         chart.dots(rank, score.tolist(), "dot", 2.5)
         return chart.svg()
 
     return Figure(
-        _both(draw),
+        _both_sizes(draw),
         "Standard deviation of a pass for every input, largest first (root mean square over the outputs), with two "
         "standard errors either way. Where bars of neighbours overlap, their order is not settled.",
         f"Standard deviations fall from {short(score[0])} to {short(score[-1])} over {len(order)} inputs; the "
@@ -71,9 +93,16 @@ def sorted_uncertainty(m: Matrices) -> Figure:
 
 
 def level_variances(result: Result) -> Figure:
-    """Measured variances of the level increments against the closed form, for mean and variance."""
+    """Measured variances of the level increments against the closed form, for mean and variance.
+
+    Args:
+        result: A result with levels.
+
+    Returns:
+        The figure.
+    """
     T = [level.fidelity for level in result.levels]
-    mu2 = np.maximum(np.concatenate([np.ravel(v) for v in _leaves(result.variance)]), 0.0)
+    mu2 = np.maximum(matrix(result.variance).ravel(), 0.0)
     measured = [[average(level.variance) for level in result.levels], [average(lv.variance_V) for lv in result.levels]]
     expected = [
         theory.level_variances_mean(T, mu2).mean(axis=1).tolist(),
@@ -82,16 +111,20 @@ def level_variances(result: Result) -> Figure:
 
     def draw(size: Size) -> str:
         everything = [*measured[0], *measured[1], *expected[0], *expected[1]]
-        chart = Chart(size, Axis.of(T, "passes per replicate T", log=True, marks=T), Axis.of(everything, "", log=True))
-        for values, theirs, style in zip(measured, expected, ("dot", "dot2"), strict=True):
-            chart.line(T, theirs, "theory" if style == "dot2" else "line")
+        chart = Chart(
+            size,
+            Axis.of(T, "passes per replicate T", log=True, marks=T),
+            Axis.of(everything, "variance of the increment", log=True),
+        )
+        for values, closed_form, style in zip(measured, expected, ("dot", "dot2"), strict=True):
+            chart.line(T, closed_form, "theory" if style == "dot2" else "line")
             chart.dots(T, values, style, 4.5)
         return chart.svg()
 
     return Figure(
-        _both(draw),
+        _both_sizes(draw),
         "Variance of each level's increment: dots are measured, lines follow from the closed forms with the variance "
-        "of a pass found here (Gaussian fourth moment for the second).",
+        "of a pass measured here (Gaussian fourth moment for the second).",
         "Measured and predicted variances of the level increments: "
         + "; ".join(
             f"T = {t}: mean {short(a)} measured, {short(b)} predicted"
@@ -102,7 +135,14 @@ def level_variances(result: Result) -> Figure:
 
 
 def cost_bars(comparison: Comparison) -> Figure:
-    """Passes spent here beside those plain Monte Carlo would need."""
+    """Passes spent here beside those plain Monte Carlo would need.
+
+    Args:
+        comparison: Passes of both.
+
+    Returns:
+        The figure.
+    """
     items = [
         ("This run", comparison.cost, f"{short(comparison.cost)} passes"),
         ("Plain, same error of the mean", comparison.plain_mean, f"{short(comparison.plain_mean)}"),
@@ -115,11 +155,5 @@ def cost_bars(comparison: Comparison) -> Figure:
     )
 
 
-def _both(draw: object) -> list[str]:
-    return [draw(size) for size in (WIDE, NARROW)]  # type: ignore[operator]
-
-
-def _leaves(value: object) -> Sequence[Array]:
-    from mlmc_dropout.result import leaves
-
-    return leaves(value)
+def _both_sizes(draw: Callable[[Size], str]) -> list[str]:
+    return [draw(size) for size in (WIDE, NARROW)]

@@ -1,4 +1,4 @@
-"""The page about one estimate: what was asked, what was found, how far to trust it, how to redo it."""
+"""The page about one estimate: the request, the findings, how far to trust them, how to run it again."""
 
 from __future__ import annotations
 
@@ -9,37 +9,53 @@ import numpy as np
 
 from mlmc_dropout import theory
 from mlmc_dropout.report import charts
-from mlmc_dropout.report.blocks import Card, Facts, Note, Page, Section, Source, Table, Text
+from mlmc_dropout.report.blocks import Card, CodeBlock, Facts, Note, Page, Section, TableBlock, Text
 from mlmc_dropout.report.folder import Folder, component_labels
-from mlmc_dropout.report.numbers import Comparison, Matrices, average, compare, matrices, short
+from mlmc_dropout.report.formats import duration, percent, ratio, short
+from mlmc_dropout.report.numbers import Comparison, Matrices, average, compare, matrices, matrix
 from mlmc_dropout.result import Result, Status, unreliable, variance_rates
 from mlmc_dropout.version import __version__
 
 __all__ = ["page"]
 
 MOST_BANDS = 4
+_COST_NOTES = {
+    "coupled": "Optima for the coupled cost: nested levels share passes, and a level is charged only its new ones.",
+    "uncoupled": "Optima for the uncoupled cost: independent levels share none, and a level is charged all its passes.",
+}
+_S2_NOTES = {
+    "nested": "S² adds variances as if levels were independent. Nested levels share passes, so S² overstates.",
+    "independent": "S² adds the levels' variances. Independent levels share no passes, so this is the squared error.",
+}
 _METHODS = {
     "pooled": "plain Monte Carlo: the mean and variance of all passes",
     "mlmc": "multilevel over passes: coarse replicates corrected by finer ones",
     "stratified": "stratified masks: designs of passes in which every unit is dropped evenly",
     "control-variate": "a control variate: the network's expansion in its masks, whose moments are exact",
 }
-_SHORT = (Status.BUDGET_EXHAUSTED, Status.STOPPED, Status.FAILED)
+_UNFINISHED = (Status.BUDGET_EXHAUSTED, Status.STOPPED, Status.FAILED)
 
 
 def page(folder: Folder) -> Page:
-    """All sections."""
+    """The page about an estimate.
+
+    Args:
+        folder: The estimate with its settings.
+
+    Returns:
+        All sections.
+    """
     result, m, comparison = folder.result, matrices(folder.result), compare(folder.result)
     rows, width = m.mean.shape
     sections = [
-        _asked(folder, rows, width),
-        _found(m, comparison),
+        _request(folder, rows, width),
+        _findings(m, comparison),
         _picture(folder, m),
         _levels(result),
         _allocation(result, comparison),
         _cost(result, comparison),
         _warnings(folder, m),
-        _again(folder),
+        _settings(folder),
     ]
     date = folder.info.get("date", "")
     return Page(
@@ -51,28 +67,30 @@ def page(folder: Folder) -> Page:
     )
 
 
-def _asked(folder: Folder, rows: int, width: int) -> Section:
+def _request(folder: Folder, rows: int, width: int) -> Section:
     result, asked = folder.result, dict(folder.info.get("asked") or {})
     items = [("Inputs", f"{short(rows)} inputs, {short(width)} output component{'s' * (width != 1)} each")]
     items.append(("Method", f"{result.method}: {_METHODS.get(result.method, 'see the documentation')}"))
-    items += [(_words(key), _shown(value)) for key, value in asked.items() if key not in ("method", "inputs")]
+    items += [
+        (_setting_name(key), _setting_text(value)) for key, value in asked.items() if key not in ("method", "inputs")
+    ]
     if "inputs" in asked:
         items.insert(1, ("Read from", str(asked["inputs"])))
     return Section("asked", "What was asked", [Facts(items)])
 
 
-def _words(key: str) -> str:
+def _setting_name(key: str) -> str:
     special = {"tolerance": "Standard error of the mean", "tolerance_variance": "Standard error of the variance"}
     return special.get(key, key.replace("_", " ").capitalize())
 
 
-def _shown(value: Any) -> str:
+def _setting_text(value: Any) -> str:
     if isinstance(value, float):
         return short(value, 6)
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def _found(m: Matrices, comparison: Comparison) -> Section:
+def _findings(m: Matrices, comparison: Comparison) -> Section:
     std, worst = m.std, np.unravel_index(int(np.nanargmax(m.mean_stderr)), m.mean_stderr.shape)
     share = float(m.mean_stderr[worst] / std[worst]) if std[worst] > 0 else float("nan")
     middle = float(np.median(std))
@@ -80,17 +98,17 @@ def _found(m: Matrices, comparison: Comparison) -> Section:
     cards = [
         Card(short(middle), "Spread of a pass", f"median standard deviation; {short(std.min())} to {short(std.max())}"),
         Card(short(float(m.mean_stderr[worst])), "Largest error of a mean", f"one standard error, input {worst[0]}"),
-        Card(f"{short(100 * relative, 2)} %", "Error of the spread", "median standard error, relative"),
+        Card(percent(relative), "Error of the spread", "median standard error, relative"),
         Card(
-            f"{short(comparison.gain_mean, 2)}×",
+            ratio(comparison.gain_mean),
             "Worth of a pass",
-            f"in passes of plain averaging; {short(comparison.gain_variance, 2)}× for the variance",
+            f"in passes of plain averaging; {ratio(comparison.gain_variance)} for the variance",
         ),
     ]
     text = Text(
         f"Dropout makes single predictions scatter with a standard deviation of {short(middle)} (median). "
         f"Their mean is known to within {short(float(m.mean_stderr[worst]))} or better everywhere (one standard error"
-        + (f", {short(100 * share, 2)} % of the scatter there" if np.isfinite(share) else "")
+        + (f", {percent(share)} of the scatter there" if np.isfinite(share) else "")
         + "). The scatter is a property of the network; the standard errors shrink with more passes."
     )
     return Section("found", "What was found", [text], cards)
@@ -107,7 +125,7 @@ def _picture(folder: Folder, m: Matrices) -> Section:
     return Section("bands", "Uncertainty, sorted", blocks)
 
 
-def _ranking(m: Matrices, labels: list[str], most: int = 10) -> Table:
+def _ranking(m: Matrices, labels: list[str], most: int = 10) -> TableBlock:
     """The most uncertain inputs, at their most uncertain component."""
     rows = []
     for i in np.argsort(-m.score, kind="stable")[:most]:
@@ -120,11 +138,11 @@ def _ranking(m: Matrices, labels: list[str], most: int = 10) -> Table:
                 f"{short(m.std[i, j])} ± {short(m.std_stderr[i, j], 2)}",
             )
         )
-    return Table(
+    return TableBlock(
         "The most uncertain inputs, at their most uncertain output",
         ("Input", "Output", "Mean ± standard error", "Standard deviation ± standard error"),
         rows,
-        texts=2,
+        text_columns=2,
     )
 
 
@@ -146,7 +164,7 @@ def _levels(result: Result) -> Section:
         (
             level.label,
             short(level.fidelity),
-            short(level.count, 6),
+            short(level.count),
             short(level.cost, 4),
             *(short(average(getattr(level, n))) for n in ("mean", "variance", "kurtosis", "mean_V", "variance_V")),
             short(average(level.kurtosis_V)),
@@ -156,14 +174,16 @@ def _levels(result: Result) -> Section:
     ]
     note = "Averages over inputs and outputs. Check: Giles' telescoping test, sound below 1."
     blocks: list[Any] = (
-        [Table("What each level contributed", columns, rows, note)] if rows else [Text("This method keeps no levels.")]
+        [TableBlock("What each level contributed", columns, rows, note)]
+        if rows
+        else [Text("This method keeps no levels.")]
     )
     if len(rows) > 2:
         rates = variance_rates(result.levels)
         blocks.append(
             Text(
                 "Correction variances fall with the fidelity T to the power "
-                f"−{rates[0]:.2f} (mean) and −{rates[1]:.2f} (variance); theory says −1 for both on long ladders."
+                f"{short(-rates[0])} (mean) and {short(-rates[1])} (variance); theory says −1 for both on long ladders."
             )
         )
     return Section("levels", "Levels", blocks)
@@ -182,41 +202,41 @@ def _allocation(result: Result, comparison: Comparison) -> Section:
         )
         return Section("allocation", "Allocation against theory", [Text(text)])
     T, counts = [lv.fidelity for lv in result.levels], [lv.count for lv in result.levels]
-    cost = theory.cost_per_replicate(T, "coupled")
+    cost_model = "coupled" if _is_nested(result) else "uncoupled"
+    cost = theory.cost_per_replicate(T, cost_model)
     budget = float(cost @ np.asarray(counts))
     v, w = theory.level_variances_mean(T), theory.level_variances_variance(T)
     best = [theory.optimal_counts(values, cost, budget) for values in (v, w)]
     rows = [
-        (f"level {i}", short(T[i]), short(counts[i], 6), short(best[0][i], 4), short(best[1][i], 4))
-        for i in range(len(T))
+        (f"level {i}", short(T[i]), short(counts[i]), short(best[0][i], 4), short(best[1][i], 4)) for i in range(len(T))
     ]
-    table = Table(
+    table = TableBlock(
         "Replicates used, and the optimum of S² at the same charged cost",
         ("Level", "T", "Used", "Optimum for the mean", "Optimum for the variance"),
         rows,
-        "Optima for the coupled cost, in which a level is charged only its new passes.",
+        _COST_NOTES[cost_model],
     )
-    return Section("allocation", "Allocation against theory", [table, charts.level_variances(result), *_nested(result)])
+    blocks = [table, charts.level_variances(result), _reported_variances(result)]
+    return Section("allocation", "Allocation against theory", blocks)
 
 
-def _nested(result: Result) -> Iterator[Any]:
+def _is_nested(result: Result) -> bool:
+    """Whether levels share passes (Algorithm 1), rather than being drawn independently."""
+    return result.metadata.get("levels") != "independent"
+
+
+def _reported_variances(result: Result) -> TableBlock:
     """S² beside the squared standard errors."""
-    truth = average(np.square(_flat(result.mean_stderr))), average(np.square(_flat(result.variance_stderr)))
-    yield Table(
+    squares = [average(np.square(matrix(stderr))) for stderr in (result.mean_stderr, result.variance_stderr)]
+    return TableBlock(
         "What the multilevel formula reports, and what is true",
         ("Estimator", "S²", "Squared standard error", "Ratio"),
         [
-            (name, short(average(S2)), short(true), short(average(S2) / true) if true else "–")
-            for name, S2, true in (("mean", result.S2_mean, truth[0]), ("variance", result.S2_variance, truth[1]))
+            (name, short(average(S2)), short(square), short(average(S2) / square) if square else "–")
+            for name, S2, square in (("mean", result.S2_mean, squares[0]), ("variance", result.S2_variance, squares[1]))
         ],
-        "S² adds the levels' variances as if levels were independent. Nested levels share passes, so S² overstates.",
+        _S2_NOTES["nested" if _is_nested(result) else "independent"],
     )
-
-
-def _flat(value: Any) -> Any:
-    from mlmc_dropout.report.numbers import matrix
-
-    return matrix(value)
 
 
 def _cost(result: Result, comparison: Comparison) -> Section:
@@ -240,27 +260,28 @@ def _cost(result: Result, comparison: Comparison) -> Section:
 
 def _warnings(folder: Folder, m: Matrices) -> Section:
     result = folder.result
-    found: list[Any] = [Note(result.status.value)] if result.status in _SHORT else []
-    found += [Note(text) for text in (*folder.info.get("warnings", ()), *_doubts(result, m))]
-    if not found:
-        found = [Note("Nothing to warn of: standard errors rest on enough passes and no check failed.", calm=True)]
-    said = set(_doubts(result, m))
-    calm = (Note(note, calm=True) for note in result.notes if note not in said)
-    return Section("warnings", "Warnings", [*found, *calm])
+    doubts = list(_doubts(result, m))
+    warnings = [Note(result.status.value)] if result.status in _UNFINISHED else []
+    warnings += [Note(text) for text in (*folder.info.get("warnings", ()), *doubts)]
+    if not warnings:
+        warnings = [Note("Nothing to warn of: standard errors rest on enough passes and no check failed.", calm=True)]
+    remarks = [Note(note, calm=True) for note in result.notes if note not in doubts]
+    return Section("warnings", "Warnings", [*warnings, *remarks])
 
 
 def _doubts(result: Result, m: Matrices) -> Iterator[str]:
+    """Reasons not to rely on the standard errors."""
     negative = int((m.variance < 0).sum())
     if negative:
         yield f"{negative} variance estimates are negative: noise exceeds the variance there. Spend more passes."
-    known = m.variance > 0
-    rough = float((m.variance_stderr[known] > 0.25 * m.variance[known]).mean()) if known.any() else 0.0
+    positive = m.variance > 0
+    rough = float((m.variance_stderr[positive] > 0.25 * m.variance[positive]).mean()) if positive.any() else 0.0
     if rough > 0.1:
         yield (
-            f"For {short(100 * rough, 2)} % of the outputs the variance is known to no better than a quarter of "
+            f"For {percent(rough)} of the outputs the variance is known to no better than a quarter of "
             "itself. Spend more passes."
         )
-    if doubtful := unreliable(_flat(result.mean_reliable), _flat(result.variance_reliable)):
+    if doubtful := unreliable(matrix(result.mean_reliable), matrix(result.variance_reliable)):
         yield doubtful
     heavy = max((average(level.kurtosis) for level in result.levels), default=3.0)
     if heavy > 10:
@@ -270,16 +291,18 @@ def _doubts(result: Result, m: Matrices) -> Iterator[str]:
         yield f"The telescoping check fails at {', '.join(broken)}: coarse and fine estimates do not fit together."
 
 
-def _again(folder: Folder) -> Section:
+def _settings(folder: Folder) -> Section:
     result = folder.result
     blocks: list[Any] = []
     if folder.info.get("command"):
-        blocks.append(Source(str(folder.info["command"]), "The command that made this run"))
+        blocks.append(CodeBlock(str(folder.info["command"]), "The command that made this run"))
     versions = dict(result.metadata.get("versions") or {})
-    settings = [(_words(k), _shown(v)) for k, v in result.metadata.items() if k != "versions" and v is not None]
+    settings = [
+        (_setting_name(k), _setting_text(v)) for k, v in result.metadata.items() if k != "versions" and v is not None
+    ]
     facts = [("Seed", str(result.seed)), *settings]
     if folder.info.get("seconds") is not None:
-        facts.append(("Time", f"{float(folder.info['seconds']):.1f} s"))
+        facts.append(("Time", duration(float(folder.info["seconds"]))))
     facts += [(f"Version of {name}", str(value)) for name, value in versions.items()]
     blocks.append(Facts(facts))
     blocks.append(Text("The same versions, seed and inputs give the same numbers, whatever the number of workers."))

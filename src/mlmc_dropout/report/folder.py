@@ -42,7 +42,14 @@ _COLUMNS = ("mean", "variance", "mean_stderr", "variance_stderr", "S2_mean", "S2
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """An estimate as found in its folder; ``x`` are the inputs where they are one-dimensional."""
+    """An estimate as its folder holds it.
+
+    Attributes:
+        path: The folder.
+        result: The estimate.
+        info: Request, warnings, time and versions, as in ``run.json``.
+        x: The inputs where they are one number each, (inputs,).
+    """
 
     path: Path
     result: Result
@@ -51,7 +58,17 @@ class Folder:
 
 
 def write_folder(path: Path, result: Result, info: Mapping[str, Any], x: Any = None) -> list[str]:
-    """Write the folder and return the names of the files; each appears complete or not at all."""
+    """Write the folder of an estimate; each file appears complete or not at all.
+
+    Args:
+        path: The folder; it is made if need be.
+        result: The estimate.
+        info: Title, command, request, warnings and time, as plain data.
+        x: The inputs; kept where they are one number each.
+
+    Returns:
+        Names of the files written.
+    """
     path.mkdir(parents=True, exist_ok=True)
     result.save(path / RESULT)
     names = [RESULT]
@@ -72,7 +89,17 @@ def write_folder(path: Path, result: Result, info: Mapping[str, Any], x: Any = N
 
 
 def read_folder(path: Path) -> Folder:
-    """The estimate in ``path``."""
+    """Read the folder of an estimate.
+
+    Args:
+        path: The folder.
+
+    Returns:
+        The estimate with its settings.
+
+    Raises:
+        ResultFileError: If a file is missing, damaged or of another run.
+    """
     try:
         info = json.loads((path / INFO).read_text(encoding="utf-8"))
         x = np.load(path / INPUTS, allow_pickle=False) if (path / INPUTS).is_file() else None
@@ -85,7 +112,14 @@ def read_folder(path: Path) -> Folder:
 
 
 def one_dimensional(x: Any) -> NDArray[np.float64] | None:
-    """The inputs as one axis, if they are one number each."""
+    """The inputs as one axis, if they are one number each.
+
+    Args:
+        x: Inputs of any kind.
+
+    Returns:
+        (inputs,) in float64, or None for other inputs.
+    """
     if isinstance(x, Tensor):
         x = x.detach().cpu().double().numpy()
     if not isinstance(x, np.ndarray) or x.size != len(x) or x.dtype.kind not in "fiu":
@@ -95,7 +129,12 @@ def one_dimensional(x: Any) -> NDArray[np.float64] | None:
 
 
 def write_csv(result: Result, path: Path) -> None:
-    """One line per input and output component, with full precision."""
+    """One line per input and output component, with full precision.
+
+    Args:
+        result: The estimate.
+        path: The file.
+    """
     columns = [name for name in _COLUMNS if getattr(result, name) is not None]
     matrices = [
         np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves(getattr(result, name))], axis=1)
@@ -111,7 +150,14 @@ def write_csv(result: Result, path: Path) -> None:
 
 
 def component_labels(result: Result) -> list[str]:
-    """Names of the output components: ``u[0]``, or just ``0`` for a plain tensor of scalars."""
+    """Names of the output components: ``u[0]``, or just ``0`` for a plain tensor of scalars.
+
+    Args:
+        result: The estimate.
+
+    Returns:
+        One name per component.
+    """
     labels = []
     for leaf, shape in result.structure.names():
         for index in np.ndindex(shape):

@@ -11,14 +11,21 @@ from numpy.typing import NDArray
 from mlmc_dropout import theory
 from mlmc_dropout.result import Result, leaves
 
-__all__ = ["Comparison", "Matrices", "average", "compare", "matrices", "matrix", "short"]
+__all__ = ["Comparison", "Matrices", "average", "compare", "matrices", "matrix"]
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """The estimates as (inputs, components)."""
+    """The estimates as matrices (inputs, components).
+
+    Attributes:
+        mean: Mean of a pass.
+        variance: Variance of a pass.
+        mean_stderr: Standard error of the mean.
+        variance_stderr: Standard error of the variance.
+    """
 
     mean: Array
     variance: Array
@@ -48,18 +55,39 @@ class Matrices:
             return np.where(self.score > 0, self.variance_stderr.mean(axis=1) / (2 * self.score), np.nan)
 
 
-def matrix(value: Any) -> Array:
-    """A structured estimate as one matrix (inputs, components)."""
+def matrix(value: Any) -> NDArray[Any]:
+    """A structured estimate as one matrix.
+
+    Args:
+        value: An array, or a structure of arrays with the inputs first.
+
+    Returns:
+        (inputs, components).
+    """
     return np.concatenate([np.reshape(leaf, (len(leaf), -1)) for leaf in leaves(value)], axis=1)
 
 
 def matrices(result: Result) -> Matrices:
-    """All four at once."""
+    """The four matrices of a result.
+
+    Args:
+        result: The result.
+
+    Returns:
+        Its matrices.
+    """
     return Matrices(*(matrix(v) for v in (result.mean, result.variance, result.mean_stderr, result.variance_stderr)))
 
 
 def average(value: Any) -> float:
-    """Mean over everything finite."""
+    """Mean over everything finite.
+
+    Args:
+        value: An array, or a structure of arrays with the inputs first.
+
+    Returns:
+        The mean; NaN if nothing is finite.
+    """
     flat = matrix(value).ravel()
     flat = flat[np.isfinite(flat)]
     return float(flat.mean()) if flat.size else float("nan")
@@ -67,7 +95,13 @@ def average(value: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Passes that plain Monte Carlo needs for the average squared standard error of this run."""
+    """Passes that plain Monte Carlo needs for the average squared standard error of this run.
+
+    Attributes:
+        cost: Passes per input spent here.
+        plain_mean: Passes per input for the same error of the mean.
+        plain_variance: Passes per input for the same error of the variance.
+    """
 
     cost: float
     plain_mean: float
@@ -85,8 +119,16 @@ class Comparison:
 
 
 def compare(result: Result) -> Comparison:
-    """C = Σ μ2 / Σ stderr² for the mean; for the variance c solves Σ Var V(c) = Σ stderr², kurtosis as measured
-    by plain Monte Carlo where that was run, otherwise that of a Gaussian.
+    """Passes per input with which plain Monte Carlo would reach the standard errors of a result.
+
+    For the mean c = Σ μ2 / Σ stderr². For the variance c solves Σ Var V(c) = Σ stderr² with μ4 = 3 μ2² (the closure:
+    passes are taken as Gaussian), hence c = 2 Σ μ2² / Σ stderr² + 1. Sums are over inputs and components.
+
+    Args:
+        result: The result; one of plain Monte Carlo needs what it spent.
+
+    Returns:
+        Both numbers of passes beside those spent.
     """
     m = matrices(result)
     mu2 = np.maximum(m.variance, 0.0)
@@ -97,22 +139,3 @@ def compare(result: Result) -> Comparison:
         plain_mean = float(mu2.sum() / squares_mean)
         plain_variance = float(theory.closure(mu2).sum() - np.square(mu2).sum()) / squares_variance + 1
     return Comparison(result.cost, plain_mean, float(plain_variance))
-
-
-def short(value: float, digits: int = 3) -> str:
-    """A number for people: few digits, thousands separated by thin spaces, a true minus sign.
-
-    >>> short(41234.0), short(0.0001234), short(-1.5)
-    ('41\u202f200', '1.23e−4', '−1.5')
-    """
-    if not np.isfinite(value):
-        return "–"
-    if value == 0:
-        return "0"
-    if abs(value) >= 1e7 or abs(value) < 1e-3:
-        head, _, exponent = f"{value:.{digits - 1}e}".partition("e")
-        return f"{head}e{int(exponent)}".replace("-", "−")
-    rounded = float(f"{value:.{max(digits, 1)}g}")
-    text = f"{rounded:,.{max(0, digits - 1 - int(np.floor(np.log10(abs(rounded)))))}f}".replace(",", "\u202f")
-    text = text.rstrip("0").rstrip(".") if "." in text else text
-    return text.replace("-", "−")

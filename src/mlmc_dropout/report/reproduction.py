@@ -9,37 +9,57 @@ from pathlib import Path
 from typing import Any
 
 from mlmc_dropout.errors import RunDirectoryError
-from mlmc_dropout.report.blocks import Card, Checks, Facts, Figure, Note, Page, Section, Source, Table, Text
-from mlmc_dropout.report.numbers import short
+from mlmc_dropout.report.blocks import Card, Checks, CodeBlock, Facts, Figure, Note, Page, Section, TableBlock, Text
+from mlmc_dropout.report.formats import duration, short
 from mlmc_dropout.version import __version__
 
 __all__ = ["page", "read_verdicts"]
 
 
 def read_verdicts(folder: Path) -> list[dict[str, Any]]:
-    """Every ``verdict.json`` below ``folder``, in the order of the paper."""
-    found = []
+    """Every ``verdict.json`` below a folder, in the order of the paper.
+
+    Args:
+        folder: A folder written by ``mlmc-dropout reproduce``.
+
+    Returns:
+        The verdicts as plain data, with the folder of each.
+
+    Raises:
+        RunDirectoryError: If one cannot be read.
+    """
+    verdicts = []
     for path in sorted(folder.glob("*/verdict.json")):
         try:
             verdict = json.loads(path.read_text(encoding="utf-8"))
-            found.append({**verdict, "id": str(verdict["id"]), "folder": str(path.parent)})
+            verdicts.append({**verdict, "id": str(verdict["id"]), "folder": str(path.parent)})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunDirectoryError(f"{str(path)!r} cannot be read: {error}") from None
-    return found
+    return verdicts
 
 
 def page(folder: Path) -> Page:
-    """One section per experiment, an overview before and settings after."""
+    """One section per experiment, an overview before and settings after.
+
+    Args:
+        folder: A folder written by ``mlmc-dropout reproduce``.
+
+    Returns:
+        The page.
+
+    Raises:
+        RunDirectoryError: If a file cannot be read.
+    """
     verdicts = read_verdicts(folder)
     summary = _summary(folder)
     rows = [(v["id"], str(v.get("title", "")), str(v.get("verdict", "")), _seconds(v)) for v in verdicts]
     overview = Section(
         "overview",
         "Overview",
-        [Table("Experiments and verdicts", ("Id", "Experiment", "Verdict", "Time"), rows, texts=3)],
+        [TableBlock("Experiments and verdicts", ("Id", "Experiment", "Verdict", "Time"), rows, text_columns=3)],
         [Card(str(count), verdict) for verdict, count in _tally(verdicts).items()],
     )
-    sections = [overview, *(_section(v) for v in verdicts), _again(summary)]
+    sections = [overview, *(_section(v) for v in verdicts), _settings(summary)]
     profile = summary.get("profile")
     return Page(
         "Reproduction",
@@ -53,10 +73,10 @@ def page(folder: Path) -> Page:
 def _summary(folder: Path) -> Mapping[str, Any]:
     path = folder / "summary.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        summary = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except (OSError, ValueError) as error:
         raise RunDirectoryError(f"{str(path)!r} cannot be read: {error}") from None
-    return found if isinstance(found, dict) else {}
+    return summary if isinstance(summary, dict) else {}
 
 
 def _tally(verdicts: list[dict[str, Any]]) -> dict[str, int]:
@@ -66,7 +86,7 @@ def _tally(verdicts: list[dict[str, Any]]) -> dict[str, int]:
 
 def _seconds(verdict: Mapping[str, Any]) -> str:
     seconds = verdict.get("seconds")
-    return f"{float(seconds):.0f} s" if isinstance(seconds, (int, float)) else "–"
+    return duration(seconds if isinstance(seconds, (int, float)) else None)
 
 
 def _section(verdict: Mapping[str, Any]) -> Section:
@@ -80,7 +100,7 @@ def _section(verdict: Mapping[str, Any]) -> Section:
         blocks.append(_comparison(verdict))
     for table in verdict.get("tables") or ():
         rows = [[_cell(cell) for cell in row] for row in table.get("rows", ())]
-        blocks.append(Table(str(table.get("caption", "")), list(map(str, table.get("columns", ()))), rows))
+        blocks.append(TableBlock(str(table.get("caption", "")), list(map(str, table.get("columns", ()))), rows))
     if verdict.get("settings"):
         blocks.append(Facts([(str(k), _cell(v)) for k, v in dict(verdict["settings"]).items()]))
     anchor = "experiment-" + "".join(c for c in str(verdict["id"]) if c.isalnum()).lower()
@@ -113,12 +133,14 @@ def _figures(verdict: Mapping[str, Any]) -> Iterator[Figure]:
         yield Figure([f'<img src="data:image/png;base64,{data}" alt="">'], title, alt)
 
 
-def _comparison(verdict: Mapping[str, Any]) -> Table:
+def _comparison(verdict: Mapping[str, Any]) -> TableBlock:
     """Quantities the paper prints beside ours."""
-    theirs = {str(item["quantity"]): item for item in verdict.get("paper") or ()}
+    printed = {str(item["quantity"]): item for item in verdict.get("paper") or ()}
     ours = {str(item["quantity"]): item for item in verdict.get("ours") or ()}
-    rows = [(name, _quantity(theirs.get(name)), _quantity(ours.get(name))) for name in dict.fromkeys([*theirs, *ours])]
-    return Table(f"{verdict['id']}: the paper and this run", ("Quantity", "Paper", "Here"), rows)
+    rows = [
+        (name, _quantity(printed.get(name)), _quantity(ours.get(name))) for name in dict.fromkeys([*printed, *ours])
+    ]
+    return TableBlock(f"{verdict['id']}: the paper and this run", ("Quantity", "Paper", "Here"), rows)
 
 
 def _quantity(item: Mapping[str, Any] | None) -> str:
@@ -138,10 +160,10 @@ def _cell(value: Any) -> str:
     return ", ".join(map(_cell, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def _again(summary: Mapping[str, Any]) -> Section:
+def _settings(summary: Mapping[str, Any]) -> Section:
     blocks: list[Any] = []
     if summary.get("command"):
-        blocks.append(Source(str(summary["command"]), "The command that made this"))
+        blocks.append(CodeBlock(str(summary["command"]), "The command that made this"))
     facts = [(name.capitalize(), str(summary[name])) for name in ("profile", "date") if summary.get(name)]
     facts += [(f"Version of {name}", str(value)) for name, value in dict(summary.get("versions") or {}).items()]
     return Section("again", "Settings to run it again", [*blocks, Facts(facts)] if facts or blocks else [Text("–")])

@@ -10,15 +10,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-__all__ = ["NARROW", "WIDE", "Axis", "Chart", "Size", "bars", "tick_label"]
+from mlmc_dropout.report.formats import tick_label
 
-LEFT, RIGHT, TOP, BOTTOM = 62.0, 12.0, 12.0, 44.0
+__all__ = ["NARROW", "WIDE", "Axis", "Chart", "Size", "bars"]
+
+LEFT, RIGHT, TOP, BOTTOM = 62.0, 12.0, 12.0, 44.0  # margins in pixels
+LABEL_HEIGHT = 20.0  # of the label above the y axis
 MOST_POINTS = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Width and height in pixels of the page."""
+    """The size of a chart in pixels of the page.
+
+    Attributes:
+        width: Width.
+        height: Height.
+        name: CSS class: ``"wide"`` or ``"narrow"``.
+    """
 
     width: float
     height: float
@@ -30,7 +39,15 @@ WIDE, NARROW = Size(760, 340, "wide"), Size(350, 270, "narrow")
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """From data to pixels, linear or logarithmic."""
+    """From data to pixels, linear or logarithmic.
+
+    Attributes:
+        low: Lower end.
+        high: Upper end.
+        label: What it measures.
+        log: Whether it is logarithmic.
+        marks: Ticks, where round numbers will not do.
+    """
 
     low: float
     high: float
@@ -47,7 +64,18 @@ class Axis:
         zero: bool = False,
         marks: Sequence[float] = (),
     ) -> Axis:
-        """An axis that holds ``values`` with a little room around them."""
+        """An axis that holds values with a little room around them.
+
+        Args:
+            values: The values; those that cannot be shown are passed over.
+            label: What the axis measures.
+            log: Whether it is logarithmic.
+            zero: Whether zero has to be on it.
+            marks: Ticks, where round numbers will not do.
+
+        Returns:
+            The axis.
+        """
         good = [v for v in values if math.isfinite(v) and (v > 0 or not log)] or [1.0]
         low, high = min(good), max(good)
         if log:
@@ -59,13 +87,27 @@ class Axis:
         return cls(low, high, label, log, tuple(marks))
 
     def place(self, value: float) -> float:
-        """Between 0 and 1."""
+        """Where a value lies on the axis.
+
+        Args:
+            value: The value.
+
+        Returns:
+            0 at the lower end, 1 at the upper one.
+        """
         if self.log:
             return (math.log(max(value, self.low)) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self, most: int) -> list[float]:
-        """A few round numbers on the axis."""
+        """A few round numbers on the axis.
+
+        Args:
+            most: About how many.
+
+        Returns:
+            The numbers.
+        """
         if self.marks:
             return list(self.marks[:: -(-len(self.marks) // most)])
         return _log_ticks(self.low, self.high, most) if self.log else _linear_ticks(self.low, self.high, most)
@@ -90,24 +132,16 @@ def _log_ticks(low: float, high: float, most: int) -> list[float]:
     return inside[:: -(-len(inside) // most)] if inside else [low, high]
 
 
-def tick_label(value: float) -> str:
-    """A short number with a true minus sign.
-
-    >>> tick_label(0.25), tick_label(1e-5), tick_label(-2000.0)
-    ('0.25', '10⁻⁵', '−2000')
-    """
-    if value == 0 or 1e-3 <= abs(value) < 1e5:
-        return f"{value:.4g}".replace("-", "−")
-    exponent = math.floor(math.log10(abs(value)) + 1e-9)
-    factor = value / 10.0**exponent
-    power = "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    head = "" if abs(factor - 1) < 1e-6 else f"{factor:.3g}·"
-    return (head + power).replace("-", "−")
-
-
 @dataclass(slots=True)
 class Chart:
-    """A chart being drawn: axes first, then marks, then :meth:`svg`."""
+    """A chart being drawn: axes first, then marks, then :meth:`svg`.
+
+    Attributes:
+        size: Its size.
+        x: The horizontal axis; its label stands below.
+        y: The vertical axis; its label stands above.
+        parts: SVG elements drawn so far.
+    """
 
     size: Size
     x: Axis
@@ -115,30 +149,66 @@ class Chart:
     parts: list[str] = field(default_factory=list)
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """Pixels of a point."""
-        width, height = self.size.width - LEFT - RIGHT, self.size.height - TOP - BOTTOM
-        return LEFT + width * self.x.place(x), TOP + height * (1 - self.y.place(y))
+        """Pixels of a point.
+
+        Args:
+            x: Abscissa in data.
+            y: Ordinate in data.
+
+        Returns:
+            Pixels from the left and from the top.
+        """
+        top = TOP + (LABEL_HEIGHT if self.y.label else 0.0)
+        width, height = self.size.width - LEFT - RIGHT, self.size.height - top - BOTTOM
+        return LEFT + width * self.x.place(x), top + height * (1 - self.y.place(y))
 
     def band(self, xs: Sequence[float], low: Sequence[float], high: Sequence[float], style: str) -> None:
-        """The area between two curves."""
+        """Draw the area between two curves.
+
+        Args:
+            xs: Abscissae, increasing.
+            low: Lower curve.
+            high: Upper curve.
+            style: CSS class.
+        """
         there = [self.at(x, y) for x, y in zip(xs, high, strict=True)]
         back = [self.at(x, y) for x, y in zip(xs, low, strict=True)][::-1]
         self.parts.append(f'<polygon class="{style}" points="{_points([*there, *back])}"/>')
 
     def line(self, xs: Sequence[float], ys: Sequence[float], style: str) -> None:
-        """A curve."""
+        """Draw a curve.
+
+        Args:
+            xs: Abscissae.
+            ys: Ordinates.
+            style: CSS class.
+        """
         self.parts.append(
             f'<polyline class="{style}" points="{_points([self.at(x, y) for x, y in zip(xs, ys, strict=True)])}"/>'
         )
 
     def dots(self, xs: Sequence[float], ys: Sequence[float], style: str, radius: float = 3.5) -> None:
-        """Marks."""
+        """Draw marks.
+
+        Args:
+            xs: Abscissae.
+            ys: Ordinates.
+            style: CSS class.
+            radius: Their radius in pixels.
+        """
         for x, y in zip(xs, ys, strict=True):
             px, py = self.at(x, y)
             self.parts.append(f'<circle class="{style}" cx="{px:.1f}" cy="{py:.1f}" r="{radius}"/>')
 
     def whiskers(self, xs: Sequence[float], low: Sequence[float], high: Sequence[float], style: str) -> None:
-        """Vertical error bars."""
+        """Draw vertical error bars.
+
+        Args:
+            xs: Abscissae.
+            low: Lower ends.
+            high: Upper ends.
+            style: CSS class.
+        """
         for x, a, b in zip(xs, low, high, strict=True):
             (px, ay), (_, by) = self.at(x, a), self.at(x, b)
             self.parts.append(f'<line class="{style}" x1="{px:.1f}" x2="{px:.1f}" y1="{ay:.1f}" y2="{by:.1f}"/>')
@@ -172,11 +242,22 @@ class Chart:
         parts.append(
             f'<text class="label" x="{middle:.1f}" y="{base + 37}" text-anchor="middle">{escape(self.x.label)}</text>'
         )
+        if self.y.label:  # above the axis and upright: beside it there is room for the numbers only
+            parts.append(f'<text class="label" x="0" y="{TOP + 3}">{escape(self.y.label)}</text>')
         return parts
 
 
 def bars(size: Size, items: Sequence[tuple[str, float, str]], style: str = "bar") -> str:
-    """Horizontal bars: (label, value, text at its end); the first one is highlighted."""
+    """Horizontal bars, the first one highlighted.
+
+    Args:
+        size: Width of the drawing; its height follows from the bars.
+        items: (label, value, text at its end).
+        style: CSS class.
+
+    Returns:
+        The SVG text.
+    """
     row = 52.0
     largest = max((value for _, value, _ in items if math.isfinite(value)), default=1.0) or 1.0
     room = size.width - 2.0

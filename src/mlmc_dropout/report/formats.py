@@ -1,0 +1,120 @@
+"""How numbers are written on the page and on the console: one set of rules, in typeset and in plain characters.
+
+Whole numbers below ten million are written in full, other numbers to a few significant digits; what is very large or
+very small gets an exponent.
+"""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["duration", "percent", "ratio", "short", "tick_label"]
+
+_LARGEST, _SMALLEST = 1e7, 1e-3
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def short(value: float, digits: int = 3, plain: bool = False) -> str:
+    """A number for people.
+
+    Args:
+        value: The number; a dash stands for one that is not finite.
+        digits: Significant digits; whole numbers are written in full.
+        plain: For a console: no thin spaces between thousands, and a hyphen for the minus sign.
+
+    Returns:
+        The text.
+
+    Examples:
+        >>> short(41234.0), short(0.0001234), short(-1.5), short(1893.2, 2)
+        ('41\u202f234', '1.23e−4', '−1.5', '1\u202f900')
+        >>> short(41234.0, plain=True), short(-0.0001234, plain=True)
+        ('41234', '-1.23e-4')
+    """
+    if not math.isfinite(value):
+        return "–"
+    if value == int(value) and abs(value) < _LARGEST:
+        text = f"{int(value):,}"
+    elif _SMALLEST <= abs(value) < _LARGEST:
+        rounded = float(f"{value:.{digits}g}")
+        decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
+        text = f"{rounded:,.{decimals}f}"
+        text = text.rstrip("0").rstrip(".") if "." in text else text
+    else:
+        head, _, exponent = f"{value:.{digits - 1}e}".partition("e")
+        text = f"{head}e{int(exponent)}"
+    return text.replace(",", "") if plain else text.replace(",", "\u202f").replace("-", "−")
+
+
+def ratio(value: float, digits: int = 2, plain: bool = False) -> str:
+    """A factor.
+
+    Args:
+        value: The factor.
+        digits: Significant digits.
+        plain: For a console, as for :func:`short`.
+
+    Returns:
+        The text.
+
+    Examples:
+        >>> ratio(2.187), ratio(0.5)
+        ('2.2×', '0.5×')
+    """
+    return f"{short(value, digits, plain)}×"
+
+
+def percent(share: float, digits: int = 2) -> str:
+    """A share in percent.
+
+    Args:
+        share: The share; 1 is all.
+        digits: Significant digits.
+
+    Returns:
+        The text.
+
+    Examples:
+        >>> percent(0.1234)
+        '12 %'
+    """
+    return f"{short(100 * share, digits)} %"
+
+
+def duration(seconds: float | None) -> str:
+    """A time.
+
+    Args:
+        seconds: Its length; None if it is not known.
+
+    Returns:
+        The text, with one decimal below ten seconds.
+
+    Examples:
+        >>> duration(1.26), duration(312.4), duration(None)
+        ('1.3 s', '312 s', '–')
+    """
+    if seconds is None:
+        return "–"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def tick_label(value: float) -> str:
+    """A number beside an axis, as narrow as possible.
+
+    Args:
+        value: The number.
+
+    Returns:
+        The text; powers of ten are written as such.
+
+    Examples:
+        >>> tick_label(0.25), tick_label(1e-5), tick_label(-2000.0), tick_label(3e-5)
+        ('0.25', '10⁻⁵', '−2\u202f000', '3·10⁻⁵')
+    """
+    if value == 0 or _SMALLEST <= abs(value) < 1e5:
+        return short(value, 4)
+    exponent = math.floor(math.log10(abs(value)) + 1e-9)
+    factor = value / 10.0**exponent
+    head = "" if abs(factor - 1) < 1e-6 else f"{short(factor)}·"
+    return f"{head}10{str(exponent).translate(_SUPERSCRIPT)}"
