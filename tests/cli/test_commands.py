@@ -26,7 +26,9 @@ def test_version_and_help(call):
     assert helped.code == 0
     for command in ("demo", "estimate", "plan", "train", "reproduce", "report"):
         assert command in helped.out
-        assert call(command, "--help").code == 0
+        shown = call(command, "--help")
+        assert shown.code == 0
+        assert "Args:" not in shown.out and "Raises:" not in shown.out  # every option has its help once
 
 
 def test_estimate_writes_everything_and_equals_the_library(call, folder):
@@ -34,14 +36,14 @@ def test_estimate_writes_everything_and_equals_the_library(call, folder):
     assert called.code == 0, called.err
     names = {path.name for path in (folder / "run").iterdir()}
     assert {"result.npz", "result.csv", "run.json", "inputs.npy", "report.html"} <= names
-    found = md.load_result(folder / "run" / "result.npz")
+    result = md.load_result(folder / "run" / "result.npz")
     model = with_weights(read_model("net.py:make"), read_weights(Path("w.safetensors")), Path("w.safetensors"))
-    wanted = md.estimate(model, np.load("x.npy"), budget=64, method="pooled", seed=3)
-    np.testing.assert_array_equal(found.mean, wanted.mean)
-    np.testing.assert_array_equal(found.variance_stderr, wanted.variance_stderr)
+    expected = md.estimate(model, np.load("x.npy"), budget=64, method="pooled", seed=3)
+    np.testing.assert_array_equal(result.mean, expected.mean)
+    np.testing.assert_array_equal(result.variance_stderr, expected.variance_stderr)
     rows = list(csv.DictReader((folder / "run" / "result.csv").read_text(encoding="utf-8").splitlines()))
     assert len(rows) == 7 * 2
-    np.testing.assert_array_equal([float(row["mean"]) for row in rows], wanted.mean.ravel())
+    np.testing.assert_array_equal([float(row["mean"]) for row in rows], expected.mean.ravel())
 
 
 def test_netcdf_holds_the_same_numbers(call, folder):
@@ -55,10 +57,10 @@ def test_netcdf_holds_the_same_numbers(call, folder):
 def test_quiet_prints_nothing_and_json_prints_one_object(call, folder):
     quiet = call(*GOOD, "--budget", 64, "--out", "a", "--quiet")
     assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
-    found = json.loads(call(*GOOD, "--budget", 64, "--out", "b", "--json").out)
-    assert found["status"] == "COMPLETED"
-    assert found["inputs"] == 7
-    assert found["averages"]["mean_stderr"] > 0
+    printed = json.loads(call(*GOOD, "--budget", 64, "--out", "b", "--json").out)
+    assert printed["status"] == "COMPLETED"
+    assert printed["inputs"] == 7
+    assert printed["averages"]["mean_stderr"] > 0
 
 
 def test_a_tolerance_out_of_reach_is_exit_code_1_with_results(call, folder):
@@ -91,7 +93,7 @@ def test_workers_do_not_change_a_bit(call, folder):
     np.testing.assert_array_equal(one.mean, two.mean)
 
 
-def test_an_existing_run_is_kept_unless_told_otherwise(call, folder):
+def test_an_existing_run_is_kept_unless_overwrite_is_given(call, folder):
     first = (*GOOD, "--budget", 64, "--out", "run")
     assert call(*first).code == 0
     before = (folder / "run" / "result.npz").read_bytes()

@@ -37,8 +37,8 @@ def _write(name: str, path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.csv", "head.csv", "x.parquet", "x.pt", "x.safetensors", "X.NPY"])
 def test_formats_agree(name, tmp_path):
-    found = read_inputs(_write(name, tmp_path)) if name != "X.NPY" else read_inputs(_upper(tmp_path))
-    np.testing.assert_array_equal(np.asarray(found), X)
+    inputs = read_inputs(_write(name, tmp_path)) if name != "X.NPY" else read_inputs(_upper(tmp_path))
+    np.testing.assert_array_equal(np.asarray(inputs), X)
 
 
 def _upper(path: Path) -> Path:

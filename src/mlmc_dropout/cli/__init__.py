@@ -47,11 +47,19 @@ def _root(
 
 
 for _command in (demo.demo, estimate.estimate, plan.plan, train.train, reproduce.reproduce, report.report):
-    app.command()(_command)
+    _summary, *_ = (_command.__doc__ or "").partition("\n\n")  # options have help of their own: no list of arguments
+    app.command(help=_summary)(_command)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command line; errors come in one readable line, with a traceback only after ``--debug``."""
+    """Run a command line; errors come in one readable line, with a traceback only after ``--debug``.
+
+    Args:
+        argv: The arguments; those of the process by default.
+
+    Returns:
+        The exit code: 0 done, 1 ended short of the request or broken, 2 the request cannot be carried out as stated.
+    """
     arguments = sys.argv[1:] if argv is None else argv
     debug = "--debug" in arguments
     try:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Output", "Table", "number", "one_line", "print_error"]
+__all__ = ["Output", "TextTable", "one_line", "print_error"]
 
-LONGEST = 600  # characters of an error message: a hostile name can be as long as it likes
+MAX_LENGTH = 600  # characters of an error message: a hostile name can be as long as it likes
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """A caption, column heads and rows of text; the first ``text_columns`` are aligned to the left."""
+class TextTable:
+    """A table of text.
+
+    Attributes:
+        caption: A line above; empty for none.
+        columns: Column heads.
+        rows: One cell per column each.
+        text_columns: So many columns, from the left, are aligned to the left.
+    """
 
     caption: str
     columns: Sequence[str]
@@ -27,11 +33,11 @@ class Table:
     def plain(self) -> str:
         """Aligned text without ornaments."""
         widths = [max(map(_width, column)) for column in zip(self.columns, *self.rows, strict=True)]
-        lines = ["  ".join(self._cell(i, c, widths[i]) for i, c in enumerate(row)).rstrip() for row in self._all()]
+        lines = [
+            "  ".join(self._cell(i, c, widths[i]) for i, c in enumerate(row)).rstrip()
+            for row in (self.columns, *self.rows)
+        ]
         return "\n".join([self.caption, *lines] if self.caption else lines)
-
-    def _all(self) -> list[Sequence[str]]:
-        return [self.columns, *self.rows]
 
     def _cell(self, index: int, text: str, width: int) -> str:
         gap = " " * (width - _width(text))
@@ -40,9 +46,9 @@ class Table:
     def rich(self) -> Any:
         """The same for a terminal."""
         from rich import box
-        from rich.table import Table as RichTable
+        from rich.table import Table
 
-        table = RichTable(title=self.caption or None, box=box.SIMPLE_HEAVY, title_justify="left", title_style="bold")
+        table = Table(title=self.caption or None, box=box.SIMPLE_HEAVY, title_justify="left", title_style="bold")
         for index, column in enumerate(self.columns):
             table.add_column(column, justify="left" if index < self.text_columns else "right")
         for row in self.rows:
@@ -52,24 +58,37 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where a command's findings go: text, one JSON object, or nothing but errors."""
+    """Where a command's findings go: text, one JSON object, or nothing but errors.
+
+    Attributes:
+        as_json: Print one JSON object instead of text.
+        quiet: Print nothing but errors.
+    """
 
     as_json: bool = False
     quiet: bool = False
 
     @property
-    def talks(self) -> bool:
+    def prints_text(self) -> bool:
         """Whether text is wanted."""
         return not (self.as_json or self.quiet)
 
     def say(self, text: str = "") -> None:
-        """A line of text."""
-        if self.talks:
+        """Print a line of text, if text is wanted.
+
+        Args:
+            text: The line.
+        """
+        if self.prints_text:
             _print(text)
 
-    def table(self, table: Table) -> None:
-        """A table, with ornaments on a terminal only."""
-        if not self.talks:
+    def table(self, table: TextTable) -> None:
+        """Print a table, with ornaments on a terminal only.
+
+        Args:
+            table: The table.
+        """
+        if not self.prints_text:
             return
         if sys.stdout.isatty():
             from rich.console import Console
@@ -79,14 +98,22 @@ class Output:
             _print(table.plain())
 
     def note(self, text: str) -> None:
-        """A remark on stderr, so that pipes stay clean."""
+        """Print a remark on stderr, so that pipes stay clean.
+
+        Args:
+            text: The remark.
+        """
         if not self.quiet:
             print(f"note: {one_line(text)}", file=sys.stderr)
 
-    def data(self, found: dict[str, Any]) -> None:
-        """The findings as one JSON object, if that was asked for."""
+    def data(self, content: dict[str, Any]) -> None:
+        """Print the findings as one JSON object, if that was asked for.
+
+        Args:
+            content: Plain data.
+        """
         if self.as_json:
-            print(json.dumps(found, ensure_ascii=True))
+            print(json.dumps(content, ensure_ascii=True))
 
 
 def _print(text: str) -> None:
@@ -99,31 +126,28 @@ def _width(text: str) -> int:
 
 
 def one_line(text: str) -> str:
-    """``text`` on one line, control characters shown rather than obeyed."""
+    """A text on one line, control characters shown rather than obeyed.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        At most 600 printable characters.
+    """
     flat = " ".join(text.split())
     safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in flat)
-    return safe if len(safe) <= LONGEST else safe[: LONGEST - 1] + "…"
+    return safe if len(safe) <= MAX_LENGTH else safe[: MAX_LENGTH - 1] + "…"
 
 
 def print_error(message: str) -> None:
-    """The one line of an error, on stderr."""
+    """Print the one line of an error on stderr.
+
+    Args:
+        message: What went wrong, and what to do.
+    """
     line = f"error: {one_line(message)}"
     print(line.encode("ascii", "backslashreplace").decode() if not _unicode_stderr() else line, file=sys.stderr)
 
 
 def _unicode_stderr() -> bool:
     return (getattr(sys.stderr, "encoding", None) or "").lower().replace("-", "") == "utf8"
-
-
-def number(value: float, digits: int = 3) -> str:
-    """A number for a table: few digits, no needless exponent.
-
-    >>> number(1000.0), number(0.000123456), number(12.3456), number(1893.2, 2)
-    ('1000', '0.000123', '12.3', '1900')
-    """
-    if not math.isfinite(value):
-        return str(value)
-    if value == int(value) and abs(value) < 1e7:
-        return str(int(value))
-    rounded = float(f"{value:.{digits}g}")
-    return str(int(rounded)) if 10 ** (digits - 1) <= abs(rounded) < 1e7 else f"{rounded:.{digits}g}"

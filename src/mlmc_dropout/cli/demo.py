@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 import typer
 
-from mlmc_dropout.cli.console import Output, Table, number
+from mlmc_dropout.cli.console import Output, TextTable
 from mlmc_dropout.cli.options import Debug, Json, Quiet, check_budget, check_output, check_seed
 from mlmc_dropout.cli.running import command_line, summary, typical, write_page_if_possible
 from mlmc_dropout.errors import InputError
+from mlmc_dropout.report.formats import ratio, short
 from mlmc_dropout.result import Result
 
 __all__ = ["demo"]
@@ -27,8 +29,20 @@ def demo(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """The boundary-layer surrogate that comes with the library: estimate, table, report page."""
-    from mlmc_dropout import demo as shown
+    """The boundary-layer surrogate that comes with the library: estimate, table, report page.
+
+    Args:
+        budget: Passes per input for each method.
+        seed: Every mask follows from it.
+        out: Folder for results and the page.
+        as_json: Print one JSON object instead of text.
+        quiet: Print nothing but errors.
+        debug: Show the traceback of an error.
+
+    Raises:
+        InputError: If a number makes no sense or the folder holds other things.
+    """
+    from mlmc_dropout import demo as demonstration
     from mlmc_dropout.report.folder import INFO, write_folder
 
     check_budget(budget)
@@ -38,8 +52,8 @@ def demo(
         raise InputError(f"--out {str(out)!r} holds other things; choose another folder")
     output = Output(as_json, quiet)
     started = time.perf_counter()
-    surrogate = shown.surrogate()
-    results = shown.compare(surrogate, budget, seed)
+    surrogate = demonstration.surrogate()
+    results = demonstration.compare(surrogate, budget, seed)
     output.say(f"{surrogate.name}, {len(surrogate.x)} points, dropout kept on at test time\n")
     output.table(_table(results))
     output.say("\nAverages over the points; gain: variance of plain Monte Carlo over that of the method, same passes.")
@@ -56,40 +70,41 @@ def demo(
     output.say(f"Results are in {out}/ ({', '.join(files)}).")
     if page:
         output.say(f"Open the page: {page}")
-    output.data({"results": {name: summary(found) for name, found in results.items()}, "out": str(out), "page": page})
+    output.data({"results": {name: summary(each) for name, each in results.items()}, "out": str(out), "page": page})
 
 
-def _table(results: dict[str, Result]) -> Table:
+def _table(results: dict[str, Result]) -> TextTable:
     columns = ("method", "passes", "mean", "± stderr", "gain", "variance", "± stderr", "gain", "S²_Y", "S²_V")
     plain = results["pooled"]
     rows = []
-    for name, found in results.items():
-        paper = ["–", "–"]
-        if found.S2_mean is not None:
-            paper = [f"{typical(found.S2_mean):.2e}", f"{typical(found.S2_variance):.2e}"]
+    for name, result in results.items():
+        cost = plain.cost / result.cost
         rows.append(
             (
-                _label(name, found),
-                number(found.cost),
-                f"{typical(found.mean):.6f}",
-                f"{typical(found.mean_stderr):.1e}",
-                f"{number(_gain(plain.mean_stderr, found.mean_stderr, plain.cost / found.cost), 2)}×",
-                f"{typical(found.variance):.3e}",
-                f"{typical(found.variance_stderr):.1e}",
-                f"{number(_gain(plain.variance_stderr, found.variance_stderr, plain.cost / found.cost), 2)}×",
-                *paper,
+                _label(name, result),
+                short(result.cost, plain=True),
+                _average(result.mean, 6),
+                _average(result.mean_stderr, 2),
+                ratio(_gain(plain.mean_stderr, result.mean_stderr, cost), plain=True),
+                _average(result.variance, 4),
+                _average(result.variance_stderr, 2),
+                ratio(_gain(plain.variance_stderr, result.variance_stderr, cost), plain=True),
+                _average(result.S2_mean, 3),
+                _average(result.S2_variance, 3),
             )
         )
-    return Table("", columns, rows)
+    return TextTable("", columns, rows)
 
 
-def _gain(plain: object, found: object, cost: float) -> float:
+def _average(value: Any, digits: int) -> str:
+    return "–" if value is None else short(typical(value), digits, plain=True)
+
+
+def _gain(plain_stderr: Any, stderr: Any, cost: float) -> float:
     """Variance of plain averaging over that of the method, at the same number of passes."""
-    import numpy as np
-
-    return float(np.mean(np.square(plain)) / np.mean(np.square(found)) * cost)  # type: ignore[call-overload]
+    return float(np.mean(np.square(plain_stderr)) / np.mean(np.square(stderr)) * cost)
 
 
-def _label(name: str, found: Result) -> str:
+def _label(name: str, result: Result) -> str:
     titles = {"pooled": "plain Monte Carlo", "mlmc": "multilevel (Algorithm 1)"}
-    return titles.get(name) or (f"{name}: {found.method}" if found.method != name else name)
+    return titles.get(name) or (f"{name}: {result.method}" if result.method != name else name)

@@ -23,7 +23,7 @@ from mlmc_dropout.cli.options import (
     parse_integers,
     parse_ladder,
 )
-from mlmc_dropout.cli.running import command_line, executor_of, finish, known
+from mlmc_dropout.cli.running import check_method, command_line, finish, open_executor
 from mlmc_dropout.errors import InputError, MLMCDropoutError, ModelError
 from mlmc_dropout.result import Result
 from mlmc_dropout.stopping.goal import Goal
@@ -60,7 +60,42 @@ def estimate(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Mean and variance of a dropout network's predictions, with standard errors of both."""
+    """Mean and variance of a dropout network's predictions, with standard errors of both.
+
+    Args:
+        model: ``package.module:factory`` or ``path/to/file.py:factory``.
+        inputs: File of the inputs.
+        out: Folder for results and the page.
+        weights: File of the state dict; None for the weights the factory makes.
+        budget: Passes per input.
+        tolerance: Standard error of the mean to reach.
+        tolerance_variance: Standard error of the variance to reach.
+        relative: Tolerances are shares of the largest value.
+        quantile: Share of components that must meet the tolerance.
+        method: The estimator; None for the library's choice.
+        ladder: Fidelities for method mlmc, as in ``4,8,16``, or ``adaptive``.
+        counts: Replicates per level for method mlmc, as in ``103,73,37``.
+        levels: ``nested`` (Algorithm 1) or ``independent``, for method mlmc.
+        transform: ``softmax``, ``sigmoid`` or ``module:function``, applied to each pass.
+        masks: ``independent``, or ``shared`` by all inputs of a pass.
+        include: Name patterns of the dropout sites to use; None for all.
+        exclude: Name patterns of dropout sites to leave out.
+        rate: Dropout rate to use instead of the model's.
+        seed: Every mask follows from it.
+        workers: Processes to share the work.
+        scheduler: Address of a Dask scheduler to use instead.
+        checkpoint: File to save progress in and to resume from.
+        overwrite: Replace a run in the folder.
+        page: Write ``report.html``.
+        as_json: Print one JSON object instead of text.
+        quiet: Print nothing but errors.
+        debug: Show the traceback of an error.
+
+    Raises:
+        InputError: If the request cannot be carried out as stated.
+        ModelError: If the model fails on the inputs.
+        typer.Exit: At the end, with the exit code.
+    """
     output = Output(as_json, quiet)
     _check(budget, tolerance, tolerance_variance, relative, quantile, counts is not None, seed, rate)
     settings: dict[str, Any] = {
@@ -78,10 +113,10 @@ def estimate(
         "exclude": exclude or None,
         "rates": rate,
         "checkpoint": checkpoint,
-        **({} if method is None else {"method": known(method)}),
+        **({} if method is None else {"method": check_method(method)}),
     }
     fresh_folder(out, overwrite, "run.json")
-    executor = executor_of(workers, scheduler)
+    executor = open_executor(workers, scheduler)
     x = read_inputs(inputs)
     state = None if weights is None else read_weights(weights)
     settings["transform"] = None if transform is None else read_transform(transform)
@@ -107,7 +142,7 @@ def _check(
     tolerance_variance: float | None,
     relative: bool,
     quantile: float,
-    counted: bool,
+    has_counts: bool,
     seed: int,
     rate: float | None,
 ) -> None:
@@ -116,20 +151,20 @@ def _check(
     if rate is not None and not 0 < rate < 1:
         raise InputError(f"--rate must lie strictly between 0 and 1: got {rate:g}")
     if budget is None and tolerance is None and tolerance_variance is None:
-        if counted:
+        if has_counts:
             return
         raise InputError("say when to stop: --budget (passes per input), --tolerance or --tolerance-variance")
     Goal(budget, tolerance, tolerance_variance, relative, quantile)
 
 
 def _run(network: Callable[..., Any], x: Any, settings: dict[str, Any], output: Output) -> tuple[Result, list[str]]:
-    """The estimate and what was warned of on the way; whatever a stranger's model raises is bad input."""
+    """The estimate and what was warned of on the way; whatever a user's model raises is bad input."""
     import mlmc_dropout
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            result = mlmc_dropout.estimate(network, x, progress=output.talks and sys.stderr.isatty(), **settings)
+            result = mlmc_dropout.estimate(network, x, progress=output.prints_text and sys.stderr.isatty(), **settings)
         except MLMCDropoutError:
             raise
         except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:

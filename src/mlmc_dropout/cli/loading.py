@@ -31,37 +31,57 @@ _PICKLE = "it holds objects that only running code could rebuild"
 
 
 def read_model(spec: str) -> Callable[..., Any]:
-    """The model that ``package.module:name`` or ``path/to/file.py:name`` stands for.
+    """The model that a name stands for.
 
-    ``name`` is a model, or a function without arguments (a class, too) that makes one.
+    Args:
+        spec: ``package.module:name`` or ``path/to/file.py:name``, where ``name`` is a model, or a function without
+            arguments (a class, too) that makes one.
+
+    Returns:
+        The model, in eval mode.
+
+    Raises:
+        InputError: If there is no such module or name.
+        ModelError: If importing or calling it fails.
     """
     module, name = _module(spec)
-    found = _attribute(module, name, spec)
-    if isinstance(found, nn.Module):
-        return found.eval()
-    if not callable(found):
-        raise InputError(f"{spec!r} is a {type(found).__name__}, neither a model nor a function that makes one")
+    factory = _attribute(module, name, spec)
+    if isinstance(factory, nn.Module):
+        return factory.eval()
+    if not callable(factory):
+        raise InputError(f"{spec!r} is a {type(factory).__name__}, neither a model nor a function that makes one")
     try:
-        made = found()
+        model = factory()
     except (Exception, SystemExit) as error:
-        raise ModelError(f"{spec!r} could not be called without arguments: {_kind(error)}") from error
-    if not callable(made):
-        raise ModelError(f"{spec!r} returned {_type(made)}, not a model; let it return an nn.Module")
-    return made.eval() if isinstance(made, nn.Module) else made
+        raise ModelError(f"{spec!r} could not be called without arguments: {_describe(error)}") from error
+    if not callable(model):
+        raise ModelError(f"{spec!r} returned {_type(model)}, not a model; let it return an nn.Module")
+    return model.eval() if isinstance(model, nn.Module) else model
 
 
 def read_transform(spec: str) -> Callable[[Any], Any]:
-    """``softmax`` or ``sigmoid`` (over the last axis), or ``module:function`` of your own."""
-    ready: dict[str, Callable[[Any], Any]] = {"softmax": _softmax, "sigmoid": torch.sigmoid}
-    if spec in ready:
-        return ready[spec]
+    """The function that is applied to the output of each pass.
+
+    Args:
+        spec: ``softmax`` (over the last axis), ``sigmoid``, or ``module:function``.
+
+    Returns:
+        The function.
+
+    Raises:
+        InputError: If there is no such function.
+        ModelError: If importing its module fails.
+    """
+    named: dict[str, Callable[[Any], Any]] = {"softmax": _softmax, "sigmoid": torch.sigmoid}
+    if spec in named:
+        return named[spec]
     if ":" not in spec:
         raise InputError(f"unknown transform {spec!r}; use softmax, sigmoid or module:function")
     module, name = _module(spec)
-    found = _attribute(module, name, spec)
-    if not callable(found):
-        raise InputError(f"the transform {spec!r} is a {type(found).__name__}, not a function")
-    return found  # type: ignore[no-any-return]
+    transform = _attribute(module, name, spec)
+    if not callable(transform):
+        raise InputError(f"the transform {spec!r} is a {type(transform).__name__}, not a function")
+    return transform  # type: ignore[no-any-return]
 
 
 def _softmax(output: Tensor) -> Tensor:  # a named function: worker processes look it up
@@ -77,8 +97,8 @@ def _module(spec: str) -> tuple[ModuleType, str]:
         return (_from_file(Path(where)) if is_file else _from_package(where)), name
     except InputError:
         raise
-    except (Exception, SystemExit) as error:  # whatever a stranger's module may do while it is imported
-        raise ModelError(f"{where!r} could not be imported: {_kind(error)}") from error
+    except (Exception, SystemExit) as error:  # whatever a user's module may do while it is imported
+        raise ModelError(f"{where!r} could not be imported: {_describe(error)}") from error
 
 
 def _from_file(path: Path) -> ModuleType:
@@ -136,7 +156,17 @@ def _attribute(module: ModuleType, name: str, spec: str) -> Any:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """A state dict from a safetensors file, or from a torch file that holds nothing but tensors."""
+    """A state dict from a safetensors file, or from a torch file that holds nothing but tensors.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Tensors by name.
+
+    Raises:
+        InputError: If the file is missing, damaged, or would have to be executed.
+    """
     if not is_file(path):
         raise InputError(f"there is no weights file {str(path)!r}")
     tensors = _safetensors(path) if path.suffix == ".safetensors" else _torch_file(path, "weights")
@@ -148,7 +178,19 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def with_weights(model: Callable[..., Any], weights: Mapping[str, Tensor], path: Path) -> Callable[..., Any]:
-    """The model with the weights loaded; names and shapes must match exactly."""
+    """The model with weights loaded; names and shapes must match exactly.
+
+    Args:
+        model: The model.
+        weights: Tensors by name.
+        path: The file they came from, for the message.
+
+    Returns:
+        The model.
+
+    Raises:
+        InputError: If the weights do not fit.
+    """
     if not isinstance(model, nn.Module):
         raise InputError(f"weights were given, but the model is {_type(model)} and not an nn.Module")
     try:
@@ -170,7 +212,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
 def _torch_file(path: Path, what: str) -> Any:
     """Read with ``weights_only``: torch refuses everything that would have to be executed."""
     try:
-        with warnings.catch_warnings():  # about other people's pickles: the error says what matters
+        with warnings.catch_warnings():  # about foreign pickles: the error says what matters
             warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
@@ -184,8 +226,18 @@ def _torch_file(path: Path, what: str) -> Any:
 def read_inputs(path: Path) -> Any:
     """Inputs from ``.npy``, ``.npz``, ``.csv``, ``.parquet``, ``.pt``/``.pth`` or ``.safetensors``.
 
-    Files with several arrays become keyword inputs of the model by their names; a ``.npz`` written
-    without names (``arr_0``, …) becomes positional inputs.
+    Files with several arrays become keyword inputs of the model by their names; a ``.npz`` written without names
+    (``arr_0``, …) becomes positional inputs.
+
+    Args:
+        path: The file; its suffix says the format.
+
+    Returns:
+        An array or tensor with the inputs first, a tuple of such, or a dict of such.
+
+    Raises:
+        InputError: If the file is missing, damaged, not numeric, or would have to be executed.
+        MissingExtraError: If a parquet file is read without pyarrow.
     """
     readers: dict[str, Callable[[Path], Any]] = {
         ".npy": _npy,
@@ -201,24 +253,25 @@ def read_inputs(path: Path) -> Any:
         raise InputError(f"inputs in {path.name!r} are not understood; use one of {', '.join(readers)}")
     if not is_file(path):
         raise InputError(f"there is no inputs file {str(path)!r}")
-    found = _single(reader(path))
-    for name, value in _arrays(found):
+    inputs = _unwrap(reader(path))
+    for name, value in _named_arrays(inputs):
         _check(value, path, name)
-    return found
+    return inputs
 
 
-def _single(found: Any) -> Any:
-    if isinstance(found, Mapping) and len(found) == 1:
-        return next(iter(found.values()))
-    if isinstance(found, Mapping) and found and all(name.startswith("arr_") for name in found):
-        return tuple(found.values())
-    return tuple(found) if isinstance(found, list) else found
+def _unwrap(content: Any) -> Any:
+    """A single array as itself, arrays without names as a tuple."""
+    if isinstance(content, Mapping) and len(content) == 1:
+        return next(iter(content.values()))
+    if isinstance(content, Mapping) and content and all(name.startswith("arr_") for name in content):
+        return tuple(content.values())
+    return tuple(content) if isinstance(content, list) else content
 
 
-def _arrays(found: Any) -> list[tuple[str, Any]]:
-    if isinstance(found, Mapping):
-        return [(f" ({name})", value) for name, value in found.items()]
-    return [("", value) for value in (found if isinstance(found, tuple) else (found,))]
+def _named_arrays(inputs: Any) -> list[tuple[str, Any]]:
+    if isinstance(inputs, Mapping):
+        return [(f" ({name})", value) for name, value in inputs.items()]
+    return [("", value) for value in (inputs if isinstance(inputs, tuple) else (inputs,))]
 
 
 def _check(value: Any, path: Path, name: str) -> None:
@@ -233,28 +286,30 @@ def _check(value: Any, path: Path, name: str) -> None:
 
 def _npy(path: Path) -> NDArray[Any]:
     try:
-        found = np.load(path, allow_pickle=False)
+        array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError, MemoryError, SyntaxError, TypeError) as error:
         raise InputError(f"{str(path)!r} was not read: {_numpy_reason(error)}") from error
-    if not isinstance(found, np.ndarray):
+    if not isinstance(array, np.ndarray):
         raise InputError(f"{str(path)!r} is a .npz archive; rename it")
-    return found
+    return array
 
 
 def _npz(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with np.load(path, allow_pickle=False) as file:
-            found = {str(name): np.asarray(file[name]) for name in file.files}
+            arrays = {str(name): np.asarray(file[name]) for name in file.files}
     except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, AttributeError, TypeError, KeyError) as e:
         raise InputError(f"{str(path)!r} was not read: {_numpy_reason(e)}") from e
-    if not found:
+    if not arrays:
         raise InputError(f"{str(path)!r} holds no arrays")
-    return found
+    return arrays
 
 
 def _numpy_reason(error: BaseException) -> str:
     return (
-        f"{_PICKLE}; save plain numbers" if "pickle" in str(error) else f"it is no complete numpy file ({_kind(error)})"
+        f"{_PICKLE}; save plain numbers"
+        if "pickle" in str(error)
+        else f"it is no complete numpy file ({_describe(error)})"
     )
 
 
@@ -309,7 +364,14 @@ def _parquet(path: Path) -> NDArray[Any]:
 
 
 def is_file(path: Path) -> bool:
-    """Whether ``path`` is a file; names no system accepts (NUL, too long) are none."""
+    """Whether a path is a file; names no system accepts (NUL, too long) are none.
+
+    Args:
+        path: The path.
+
+    Returns:
+        Whether it is.
+    """
     try:
         return path.is_file()
     except (OSError, ValueError):
@@ -320,7 +382,7 @@ def _type(value: object) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
-def _kind(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {_first_line(error)}"
 
 

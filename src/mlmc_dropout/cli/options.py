@@ -14,8 +14,8 @@ from mlmc_dropout.methods.mlmc.ladder import Ladder
 __all__ = ["Debug", "Json", "Quiet", "check_budget", "check_output", "check_seed", "fresh_folder", "parse_ladder"]
 __all__ += ["parse_integers"]
 
-MOST_PASSES = 10**9
-MOST_LEVELS = 16
+MAX_PASSES = 10**9
+MAX_LEVELS = 16
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
@@ -23,39 +23,84 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 
 
 def check_budget(budget: float | None, name: str = "--budget") -> None:
-    """Refuse what no computer will live to see."""
+    """Refuse budgets that are no number of passes, or that no computer could spend.
+
+    Args:
+        budget: Passes per input; None is accepted.
+        name: The option, for the message.
+
+    Raises:
+        InputError: If it makes no sense.
+    """
     if budget is None:
         return
     if not math.isfinite(budget) or budget < 1:
         raise InputError(f"{name} is a number of passes per input, at least 1: got {budget:g}")
-    if budget > MOST_PASSES:
-        raise InputError(f"{name} {budget:g} would never end; at most {MOST_PASSES:g} passes per input are allowed")
+    if budget > MAX_PASSES:
+        raise InputError(f"{name} {budget:g} would never end; at most {MAX_PASSES:g} passes per input are allowed")
 
 
 def check_seed(seed: int) -> None:
-    """Seeds are 63-bit."""
+    """Refuse seeds that do not have 63 bits.
+
+    Args:
+        seed: The seed.
+
+    Raises:
+        InputError: If it is out of range.
+    """
     if not 0 <= seed < 2**63:
         raise InputError(f"--seed must lie between 0 and 2**63 - 1: got {seed}")
 
 
 def parse_integers(text: str, name: str) -> tuple[int, ...]:
-    """``4,8,16`` as whole numbers."""
+    """Whole numbers separated by commas.
+
+    Args:
+        text: As in ``4,8,16``.
+        name: The option, for the message.
+
+    Returns:
+        The numbers.
+
+    Raises:
+        InputError: If the text is something else, or the numbers are too many or too large.
+    """
     try:
         values = tuple(int(part) for part in text.split(","))
     except ValueError:
         raise InputError(f"{name} takes whole numbers separated by commas, as in 4,8,16: got {text!r}") from None
-    if len(values) > MOST_LEVELS or any(abs(value) > MOST_PASSES for value in values):
-        raise InputError(f"{name} takes at most {MOST_LEVELS} numbers of at most {MOST_PASSES:g}: got {text!r}")
+    if len(values) > MAX_LEVELS or any(abs(value) > MAX_PASSES for value in values):
+        raise InputError(f"{name} takes at most {MAX_LEVELS} numbers of at most {MAX_PASSES:g}: got {text!r}")
     return values
 
 
 def parse_ladder(text: str) -> Ladder:
-    """``4,8,16`` as a ladder."""
+    """A ladder of fidelities.
+
+    Args:
+        text: As in ``4,8,16``.
+
+    Returns:
+        The ladder.
+
+    Raises:
+        InputError: If the text is no list of whole numbers.
+    """
     return Ladder(parse_integers(text, "--ladder"))
 
 
-def fresh_folder(out: Path, overwrite: bool, sign: str) -> None:
-    """Refuse a folder that cannot be written, or that already holds a run (``sign``) or other people's files."""
+def fresh_folder(out: Path, overwrite: bool, marker: str) -> None:
+    """Refuse a folder that cannot be written, or that already holds a run or other people's files.
+
+    Args:
+        out: The folder.
+        overwrite: Accept a folder that is not empty.
+        marker: Name of the file that marks a run.
+
+    Raises:
+        InputError: If the folder is refused.
+    """
     check_output(out)
     if not out.exists():
         return
@@ -63,12 +108,19 @@ def fresh_folder(out: Path, overwrite: bool, sign: str) -> None:
         raise InputError(f"--out {str(out)!r} is a file; give the name of a folder")
     holds = sorted(path.name for path in out.iterdir())
     if holds and not overwrite:
-        what = "a run" if sign in holds else f"{len(holds)} other files"
+        what = "a run" if marker in holds else f"{len(holds)} other files"
         raise InputError(f"--out {str(out)!r} already holds {what}; choose another folder, or add --overwrite")
 
 
 def check_output(out: Path) -> None:
-    """Refuse a place that cannot be written, before any work is done."""
+    """Refuse a place that cannot be written, before any work is done.
+
+    Args:
+        out: A folder or a file, which need not exist.
+
+    Raises:
+        InputError: If it cannot be made.
+    """
     try:
         parent = next(p for p in (out, *out.absolute().parents) if p.exists())
     except (OSError, ValueError):

@@ -6,23 +6,38 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
-import numpy as np
 import typer
 
 from mlmc_dropout import theory
-from mlmc_dropout.cli.console import Output, Table, number
+from mlmc_dropout.cli.console import Output, TextTable
 from mlmc_dropout.cli.options import Debug, Json, Quiet, check_budget, parse_ladder
 from mlmc_dropout.errors import InputError
 from mlmc_dropout.methods.mlmc.allocation import allocate
 from mlmc_dropout.methods.mlmc.ladder import Ladder
 from mlmc_dropout.moments import Moments
+from mlmc_dropout.report.formats import ratio, short
 
 __all__ = ["plan"]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One allocation; variances are those of the estimator, in units of the moments given."""
+class Allocation:
+    """One allocation with its costs; variances are those of the estimator, for the moments asked for.
+
+    Attributes:
+        target: ``"mean"`` or ``"variance"``: what it is best for.
+        cost_model: ``"coupled"`` or ``"uncoupled"``.
+        optimum: Continuous optimum M_ℓ of S².
+        counts: The same in whole numbers.
+        charged: What these cost under the cost model, in passes.
+        S2: Variance that the multilevel formula reports, E S².
+        nested_passes: Passes run by nested levels.
+        nested_variance: Variance of the estimator with nested levels.
+        nested_plain_variance: Variance of plain Monte Carlo with as many passes.
+        independent_passes: Passes run by independent levels.
+        independent_variance: Variance of the estimator with independent levels.
+        independent_plain_variance: Variance of plain Monte Carlo with as many passes.
+    """
 
     target: str
     cost_model: str
@@ -47,19 +62,38 @@ def plan(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Allocations under both costs, beside plain Monte Carlo at the same passes."""
+    """Allocations under both costs, beside plain Monte Carlo at the same passes.
+
+    Args:
+        ladder: Fidelities T_0,T_1,… in passes.
+        budget: Passes per input.
+        mu2: Variance of a pass.
+        mu4: Fourth central moment of a pass; None for 3 mu2².
+        as_json: Print one JSON object instead of text.
+        quiet: Print nothing but errors.
+        debug: Show the traceback of an error.
+
+    Raises:
+        InputError: If a number makes no sense.
+    """
     steps = parse_ladder(ladder)
     check_budget(budget)
     moments = _moments(mu2, mu4)
     pairs = [(target, cost) for target in ("mean", "variance") for cost in ("coupled", "uncoupled")]
-    lines = [_line(steps, budget, target, cost, moments) for target, cost in pairs]  # type: ignore[arg-type]
+    allocations = [_allocation(steps, budget, target, cost, moments) for target, cost in pairs]  # type: ignore[arg-type]
     output = Output(as_json, quiet)
-    output.table(_table(steps, budget, lines))
+    output.table(_table(steps, budget, allocations))
     output.say("\nS², nested, independent: variance of the estimator over that of plain averaging at the same passes.")
     output.say("S² is what the multilevel formula reports; nested (Algorithm 1) and independent are what is true.")
     output.say("Above 1, averaging the same passes plainly is more accurate.")
     output.data(
-        {"ladder": list(steps), "budget": budget, "mu2": mu2, "mu4": mu4, "plans": [asdict(line) for line in lines]}
+        {
+            "ladder": list(steps),
+            "budget": budget,
+            "mu2": mu2,
+            "mu4": mu4,
+            "plans": [asdict(each) for each in allocations],
+        }
     )
 
 
@@ -71,13 +105,13 @@ def _moments(mu2: float, mu4: float | None) -> Moments:
     return Moments(mu2, mu4)
 
 
-def _line(
+def _allocation(
     ladder: Ladder,
     budget: float,
     target: Literal["mean", "variance"],
     cost: Literal["coupled", "uncoupled"],
     moments: Moments,
-) -> Line:
+) -> Allocation:
     chosen = allocate(ladder, budget, target, cost, moments)
     T, counts = ladder.fidelities, chosen.counts
     if target == "mean":
@@ -85,7 +119,7 @@ def _line(
     else:
         levels = theory.level_variances_variance(T, moments.mu2, moments.mu4)
     nested, independent = (theory.cost_spent(T, counts, kind) for kind in ("nested", "independent"))
-    return Line(
+    return Allocation(
         target,
         cost,
         chosen.continuous,
@@ -107,7 +141,7 @@ def _plain(passes: int, target: str, moments: Moments) -> float:
     return float(theory.variance_of_sample_variance(passes, moments.mu2, moments.mu4))
 
 
-def _table(ladder: Ladder, budget: float, lines: list[Line]) -> Table:
+def _table(ladder: Ladder, budget: float, allocations: list[Allocation]) -> TextTable:
     columns = (
         "target",
         "cost model",
@@ -122,18 +156,20 @@ def _table(ladder: Ladder, budget: float, lines: list[Line]) -> Table:
     )
     rows = [
         (
-            line.target,
-            line.cost_model,
-            ", ".join(f"{m:.2f}" for m in line.optimum),
-            ", ".join(map(str, line.counts)),
-            number(line.charged),
-            f"{line.S2 / line.nested_plain_variance:.2f}×",
-            f"{line.nested_variance / line.nested_plain_variance:.2f}×",
-            number(line.nested_passes),
-            f"{line.independent_variance / line.independent_plain_variance:.2f}×",
-            number(line.independent_passes),
+            each.target,
+            each.cost_model,
+            ", ".join(short(round(m, 2), 5, plain=True) for m in each.optimum),
+            ", ".join(map(str, each.counts)),
+            short(each.charged, plain=True),
+            ratio(each.S2 / each.nested_plain_variance, 3, plain=True),
+            ratio(each.nested_variance / each.nested_plain_variance, 3, plain=True),
+            short(each.nested_passes, plain=True),
+            ratio(each.independent_variance / each.independent_plain_variance, 3, plain=True),
+            short(each.independent_passes, plain=True),
         )
-        for line in lines
+        for each in allocations
     ]
-    shown = ", ".join(map(str, np.asarray(ladder.fidelities)))
-    return Table(f"ladder {shown} with a budget of {number(budget)} passes per input", columns, rows, text_columns=2)
+    caption = (
+        f"ladder {', '.join(map(str, ladder.fidelities))} with a budget of {short(budget, plain=True)} passes per input"
+    )
+    return TextTable(caption, columns, rows, text_columns=2)

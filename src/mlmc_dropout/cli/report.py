@@ -21,7 +21,19 @@ def report(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """One self-contained HTML page about a run of estimate, demo or reproduce."""
+    """One self-contained HTML page about a run of estimate, demo or reproduce.
+
+    Args:
+        run: Folder written by estimate, demo or reproduce.
+        out: The page to write; None for ``report.html`` in the folder.
+        as_json: Print one JSON object instead of text.
+        quiet: Print nothing but errors.
+        debug: Show the traceback of an error.
+
+    Raises:
+        InputError: If the page cannot be written there.
+        RunDirectoryError: If the folder holds nothing to report on.
+    """
     from mlmc_dropout.report import write_page
 
     if out is not None:

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from mlmc_dropout.cli.console import Output, Table
+from mlmc_dropout.cli.console import Output, TextTable
 from mlmc_dropout.cli.options import Debug, Json, Quiet, check_output
 from mlmc_dropout.errors import InputError, MissingExtraError
+from mlmc_dropout.report.formats import duration
 
 __all__ = ["reproduce"]
 
@@ -23,7 +24,19 @@ def reproduce(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Redo experiments of the paper and compare with what it reports."""
+    """Redo experiments of the paper and compare with what it reports.
+
+    Args:
+        ids: Names of experiments, or ``all``.
+        profile: ``quick`` (minutes) or ``paper`` (the printed settings).
+        out: Folder for figures, numbers and verdicts.
+        as_json: Print one JSON object instead of text.
+        quiet: Print nothing but errors.
+        debug: Show the traceback of an error.
+
+    Raises:
+        InputError: If an experiment or the profile is unknown, or the folder cannot be written.
+    """
     check_output(out)
     if out.is_file():
         raise InputError(f"--out {str(out)!r} is a file; give the name of a folder")
@@ -32,7 +45,7 @@ def reproduce(
 
     output = Output(as_json, quiet)
     chosen = _chosen(ids, reproduction.EXPERIMENTS)
-    reproduction.reproduce(chosen, profile, out, progress=output.talks)
+    reproduction.reproduce(chosen, profile, out, progress=output.prints_text)
     verdicts = read_verdicts(out)
     output.table(_table([v for v in verdicts if v["id"] in chosen or "all" in chosen]))
     page = _page(out, output)
@@ -40,18 +53,18 @@ def reproduce(
 
 
 def _chosen(ids: list[str], known: Collection[str]) -> list[str]:
-    upper = [one.upper() for one in ids]
+    upper = [name.upper() for name in ids]
     if "ALL" in upper:
         return ["all"]
-    unknown = [one for one in upper if one not in known]
+    unknown = [name for name in upper if name not in known]
     if unknown:
         raise InputError(f"unknown experiment {unknown[0]!r}; use {', '.join(known)} or all")
     return upper
 
 
-def _table(verdicts: list[dict[str, Any]]) -> Table:
-    rows = [(v["id"], v.get("title", ""), v.get("verdict", ""), f"{v.get('seconds') or 0:.0f} s") for v in verdicts]
-    return Table("", ("id", "experiment", "verdict", "time"), rows, text_columns=3)
+def _table(verdicts: list[dict[str, Any]]) -> TextTable:
+    rows = [(v["id"], v.get("title", ""), v.get("verdict", ""), duration(v.get("seconds"))) for v in verdicts]
+    return TextTable("", ("id", "experiment", "verdict", "time"), rows, text_columns=3)
 
 
 def _page(out: Path, output: Output) -> str | None:

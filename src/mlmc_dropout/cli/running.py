@@ -13,19 +13,30 @@ from typing import Any
 
 import numpy as np
 
-from mlmc_dropout.cli.console import Output, Table, number
+from mlmc_dropout.cli.console import Output, TextTable
 from mlmc_dropout.errors import InputError, MissingExtraError
 from mlmc_dropout.report.folder import component_labels, write_folder
+from mlmc_dropout.report.formats import short
 from mlmc_dropout.result import Result, Status, leaves
 
-__all__ = ["command_line", "executor_of", "finish", "known", "summary", "typical", "write_page_if_possible"]
+__all__ = ["check_method", "command_line", "finish", "open_executor", "summary", "typical", "write_page_if_possible"]
 
-MOST_WORKERS = 1024
+MAX_WORKERS = 1024
 SHORT_OF_GOAL = (Status.BUDGET_EXHAUSTED, Status.STOPPED, Status.FAILED)
 
 
-def known(method: str) -> str:
-    """The method, if the library has it."""
+def check_method(method: str) -> str:
+    """Refuse a method that the library does not have.
+
+    Args:
+        method: Its name.
+
+    Returns:
+        The name.
+
+    Raises:
+        InputError: If it is unknown.
+    """
     from mlmc_dropout.methods.registry import METHODS
 
     if method not in METHODS:
@@ -38,10 +49,22 @@ def command_line() -> str:
     return shlex.join(["mlmc-dropout", *sys.argv[1:]])
 
 
-def executor_of(workers: int, scheduler: str | None) -> AbstractContextManager[Any]:
-    """A number of processes, a Dask cluster, or nothing: entered while the work is done."""
-    if not 1 <= workers <= MOST_WORKERS:
-        raise InputError(f"--workers is a number of processes between 1 and {MOST_WORKERS}: got {workers}")
+def open_executor(workers: int, scheduler: str | None) -> AbstractContextManager[Any]:
+    """A number of processes, a Dask cluster, or nothing: entered while the work is done.
+
+    Args:
+        workers: Number of processes; 1 for this one alone.
+        scheduler: Address of a Dask scheduler to use instead.
+
+    Returns:
+        A context that gives what ``estimate`` takes as its executor.
+
+    Raises:
+        InputError: If the number makes no sense or no scheduler answers.
+        MissingExtraError: If Dask is not installed.
+    """
+    if not 1 <= workers <= MAX_WORKERS:
+        raise InputError(f"--workers is a number of processes between 1 and {MAX_WORKERS}: got {workers}")
     if scheduler is not None:
         return _dask(scheduler)
     return contextlib.nullcontext(None if workers == 1 else workers)
@@ -62,7 +85,19 @@ def _dask(address: str) -> Iterator[Any]:
 
 
 def finish(out: Path, result: Result, info: Mapping[str, Any], x: Any, page: bool, output: Output) -> int:
-    """Write everything, tell the user, and return the exit code."""
+    """Write everything and tell the user.
+
+    Args:
+        out: The folder.
+        result: The estimate.
+        info: Title, command, request, warnings and time, as plain data.
+        x: The inputs.
+        page: Whether to write the page.
+        output: Where findings are printed.
+
+    Returns:
+        The exit code: 1 if the run ended short of the request, 0 otherwise.
+    """
     files = write_folder(out, result, info, x)
     output.table(overview(result))
     for note in (*result.notes, *info.get("warnings", ())):
@@ -76,7 +111,15 @@ def finish(out: Path, result: Result, info: Mapping[str, Any], x: Any, page: boo
 
 
 def write_page_if_possible(out: Path, output: Output) -> str | None:
-    """The page's name, or nothing and a remark on how to get one."""
+    """Write the page, or remark how to get one.
+
+    Args:
+        out: The folder.
+        output: Where remarks are printed.
+
+    Returns:
+        The page's name, or None without jinja2.
+    """
     from mlmc_dropout.report import write_page
 
     try:
@@ -87,13 +130,27 @@ def write_page_if_possible(out: Path, output: Output) -> str | None:
 
 
 def typical(value: Any) -> float:
-    """The average over inputs and components."""
+    """The average over inputs and components.
+
+    Args:
+        value: An array, or a structure of arrays; NaN is passed over.
+
+    Returns:
+        The average; NaN if nothing is finite.
+    """
     joined = np.concatenate([np.ravel(leaf) for leaf in leaves(value)])
     return float(np.nanmean(joined)) if np.isfinite(joined).any() else float("nan")
 
 
 def summary(result: Result) -> dict[str, Any]:
-    """The averages, as plain data."""
+    """The averages of a result, as plain data.
+
+    Args:
+        result: The estimate.
+
+    Returns:
+        Method, status, cost, shapes, averages and notes.
+    """
     names = ("mean", "mean_stderr", "variance", "variance_stderr", "S2_mean", "S2_variance")
     averages = {name: typical(getattr(result, name)) for name in names if getattr(result, name) is not None}
     return {
@@ -109,17 +166,25 @@ def summary(result: Result) -> dict[str, Any]:
     }
 
 
-def overview(result: Result, most: int = 8) -> Table:
-    """Averages over the inputs, one line per output component."""
-    labels = component_labels(result)[:most]
+def overview(result: Result, max_rows: int = 8) -> TextTable:
+    """Averages over the inputs, one line per output component.
+
+    Args:
+        result: The estimate.
+        max_rows: Further components are only counted.
+
+    Returns:
+        The table.
+    """
+    labels = component_labels(result)[:max_rows]
     columns = [
         np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves(value)], axis=1).mean(axis=0)
         for value in (result.mean, result.mean_stderr, result.variance, result.variance_stderr)
     ]
-    rows = [(label, *(number(float(column[i]), 4) for column in columns)) for i, label in enumerate(labels)]
+    rows = [(label, *(short(float(column[i]), 4, plain=True) for column in columns)) for i, label in enumerate(labels)]
     hidden = result.structure.width - len(labels)
     if hidden:
         rows.append((f"… {hidden} more", "", "", "", ""))
     count = len(leaves(result.mean)[0])
-    caption = f"{result.method}: averages over {count} inputs, {number(result.cost)} passes per input"
-    return Table(caption, ("output", "mean", "± stderr", "variance", "± stderr"), rows)
+    caption = f"{result.method}: averages over {count} inputs, {short(result.cost, plain=True)} passes per input"
+    return TextTable(caption, ("output", "mean", "± stderr", "variance", "± stderr"), rows)

@@ -24,7 +24,20 @@ def train(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Train a physics-informed dropout network; a stopped run continues with --resume."""
+    """Train a physics-informed dropout network; a stopped run continues with --resume.
+
+    Args:
+        problem: ``boundary-layer``, ``source-inference`` or ``poisson``.
+        config: TOML file with what differs from the defaults.
+        resume: Folder of a run to continue.
+        out: Folder in which the run gets a folder.
+        as_json: Print one JSON object instead of text.
+        quiet: Print nothing but errors.
+        debug: Show the traceback of an error.
+
+    Raises:
+        InputError: If nothing is named to train.
+    """
     from mlmc_dropout import pinn
     from mlmc_dropout.pinn.progress import Silent
 
@@ -32,8 +45,8 @@ def train(
         raise InputError("nothing to train: name a problem (boundary-layer or source-inference), --config or --resume")
     check_output(out)
     output = Output(as_json, quiet)
-    path = pinn.train(problem, config, resume, out, progress=None if output.talks else Silent())
-    summary = path / "summary.json"
-    found = json.loads(summary.read_text(encoding="utf-8")) if summary.is_file() else {}
+    path = pinn.train(problem, config, resume, out, progress=None if output.prints_text else Silent())
+    summary_file = path / "summary.json"
+    summary = json.loads(summary_file.read_text(encoding="utf-8")) if summary_file.is_file() else {}
     output.say(f"weights and history are in {path}")
-    output.data({"run": str(path), "summary": found})
+    output.data({"run": str(path), "summary": summary})
