@@ -111,9 +111,9 @@ def processes() -> Iterator[multiprocessing.context.ForkServerContext]:
         yield context
 
 
-def launch(processes: multiprocessing.context.ForkServerContext, out: Path, given: Path) -> BaseProcess:
-    """A process that trains by the config file ``given``, or resumes the run ``given``."""
-    files = (None, given) if given.is_dir() else (given, None)
+def launch(processes: multiprocessing.context.ForkServerContext, out: Path, source: Path) -> BaseProcess:
+    """A process that trains by the config file ``source``, or resumes the run ``source``."""
+    files = (None, source) if source.is_dir() else (source, None)
     process = processes.Process(target=train, args=("source-inference", *files, out, Silent()))
     process.start()
     return process
@@ -127,9 +127,9 @@ def wait_for_progress(process: BaseProcess, out: Path, beyond: int) -> Path:
     """The run directory, once a checkpoint later than ``beyond`` is in it."""
     for _ in range(6000):
         assert process.is_alive(), "the run ended before it could be killed"
-        found = list(out.glob("source-inference-*/checkpoint.safetensors"))
-        if found and saved_epoch(found[0].parent) > beyond:
-            return found[0].parent
+        checkpoints = list(out.glob("source-inference-*/checkpoint.safetensors"))
+        if checkpoints and saved_epoch(checkpoints[0].parent) > beyond:
+            return checkpoints[0].parent
         time.sleep(0.01)
     raise AssertionError("no checkpoint within a minute")
 
@@ -140,20 +140,21 @@ def test_run_killed_three_times_ends_the_same(
     config = tmp_path / "config.toml"
     config.write_text(CONFIG)
     whole = launch(processes, tmp_path / "whole", config)
-    out, given, epochs = tmp_path / "cut", config, []
-    for moment in sorted(random.sample(range(400), 3)):
-        process = launch(processes, out, given)
-        given = wait_for_progress(process, out, moment)
-        time.sleep(random.uniform(0.0, 0.02))
+    out, source, epochs = tmp_path / "cut", config, []
+    chance = random.Random(20261117)
+    for moment in sorted(chance.sample(range(400), 3)):
+        process = launch(processes, out, source)
+        source = wait_for_progress(process, out, moment)
+        time.sleep(chance.uniform(0.0, 0.02))
         assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
         process.join()
         assert process.exitcode == -signal.SIGKILL
-        epochs.append(saved_epoch(given))
+        epochs.append(saved_epoch(source))
     print(f"killed after the checkpoints of epochs {epochs}")
     assert epochs[-1] < 600
-    resume(given, Silent())
+    resume(source, Silent())
     whole.join()
     assert whole.exitcode == 0
     (uninterrupted,) = (tmp_path / "whole").iterdir()
-    same_end(uninterrupted, given)
+    same_end(uninterrupted, source)
