@@ -1,4 +1,4 @@
-"""Every bad input of the list: a typed error with the value and a remedy, before any pass is spent."""
+"""Every kind of bad input: a typed error with the value and a remedy, before any pass is spent."""
 
 from __future__ import annotations
 

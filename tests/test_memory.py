@@ -1,4 +1,4 @@
-"""Show 5: memory does not grow with the number of passes."""
+"""Memory does not grow with the number of passes."""
 
 from __future__ import annotations
 

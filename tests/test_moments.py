@@ -1,4 +1,4 @@
-"""Show 4: moment blocks of any split, merged in any order, are those of one pass and of numpy."""
+"""Moment blocks of any split, merged in any order, are those of one pass and of numpy."""
 
 from __future__ import annotations
 

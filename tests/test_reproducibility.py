@@ -1,4 +1,4 @@
-"""Show 6: the same seed gives the same bits, and nothing outside is touched."""
+"""The same seed gives the same bits, and nothing outside is touched."""
 
 from __future__ import annotations
 
