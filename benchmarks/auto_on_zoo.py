@@ -22,6 +22,7 @@ import torch
 
 from mlmc_dropout.methods.auto import EXACT, Auto
 from mlmc_dropout.methods.base import Method, MethodSpec
+from mlmc_dropout.methods.control_variate import ControlVariate
 from mlmc_dropout.methods.pooled import Pooled
 from mlmc_dropout.methods.stratified import Stratified
 from mlmc_dropout.sampling.sampler import FallbackWarning
@@ -35,8 +36,8 @@ BUDGET = 1000
 METHODS: dict[str, MethodSpec] = {
     "pooled": Pooled(),
     "stratified": Stratified(),
-    "first order": Stratified(expansion=True, gradient_masks=0),
-    "second order": Stratified(expansion=True, gradient_masks=20),
+    "first order": ControlVariate(gradient_masks=0),
+    "second order": ControlVariate(gradient_masks=20),
 }
 Spread = tuple[float, float]
 
@@ -57,11 +58,9 @@ def spread(plan: Method, source: Source, copies: int) -> Spread:
 
 def label(plan: Method) -> str:
     """The method a plan of ``auto`` comes to."""
-    if not isinstance(plan, Stratified):
-        return "pooled"
-    if not plan.expansion:
-        return "stratified"
-    return "second order" if plan.gradient_masks else "first order"
+    if isinstance(plan, ControlVariate):
+        return "second order" if plan.gradient_masks else "first order"
+    return plan.name
 
 
 def decided(source: Source, pilots: int, copies: int) -> tuple[Counter[str], Spread]:

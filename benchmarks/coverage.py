@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from mlmc_dropout.methods.base import Estimates, MethodSpec
+from mlmc_dropout.methods.control_variate import ControlVariate
 from mlmc_dropout.methods.pooled import Pooled
 from mlmc_dropout.methods.stratified import Stratified
 from mlmc_dropout.sampling.sampler import FallbackWarning
@@ -34,8 +35,8 @@ ROUNDING = 1e-5  # of the largest value: a method that scatters less leaves noth
 METHODS: dict[str, MethodSpec] = {
     "pooled": Pooled(),
     "stratified": Stratified(),
-    "control-variate, first order": Stratified(expansion=True, gradient_masks=0),
-    "control-variate, second order": Stratified(expansion=True),
+    "control-variate, first order": ControlVariate(gradient_masks=0),
+    "control-variate, second order": ControlVariate(),
 }
 Moments = tuple[tuple[np.ndarray, np.ndarray], ...]
 

@@ -21,9 +21,11 @@ from torch import Tensor, nn
 
 from mlmc_dropout import Ladder, pinn
 from mlmc_dropout.methods.auto import Auto
-from mlmc_dropout.methods.base import Estimates, MethodSpec, merge_states
+from mlmc_dropout.methods.base import Estimates, MethodSpec
+from mlmc_dropout.methods.control_variate import ControlVariate
 from mlmc_dropout.methods.mlmc.estimator import MLMC
 from mlmc_dropout.methods.pooled import Pooled
+from mlmc_dropout.methods.states import merge_states
 from mlmc_dropout.methods.stratified import Stratified
 from mlmc_dropout.sampling.sampler import DropoutSampler
 from mlmc_dropout.sampling.source import Source
@@ -35,7 +37,7 @@ METHODS: dict[str, MethodSpec] = {
     "paper (nested levels)": MLMC(Ladder((4, 8, 16))),
     "paper (independent levels)": MLMC(Ladder((4, 8, 16)), "independent"),
     "stratified": Stratified(),
-    "control-variate": Stratified(expansion=True),
+    "control-variate": ControlVariate(),
     "auto": Auto(),
 }
 
@@ -98,7 +100,7 @@ def run(method: MethodSpec, case: Case, copies: int, seed: int) -> tuple[Estimat
     many = source(case, case.x.repeat_interleave(copies, 0), seed)
     bound = plan.bind(many)
     tasks, done = bound.extend({}, BUDGET)
-    state: Any = {}
+    state: Any = None
     for task in tasks:
         state = merge_states(state, bound.run(many, task))
     return bound.summarise(state, done), plan

@@ -24,8 +24,11 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from mlmc_dropout.methods.auto import Auto
-from mlmc_dropout.methods.base import Method, MethodSpec, merge_states
+from mlmc_dropout.methods.base import Method, MethodSpec
+from mlmc_dropout.methods.control_variate import ControlVariate
+from mlmc_dropout.methods.paired_designs import BoundDesigns
 from mlmc_dropout.methods.pooled import Pooled
+from mlmc_dropout.methods.states import merge_states
 from mlmc_dropout.methods.stratified import Stratified
 from mlmc_dropout.sampling.sampler import DropoutSampler, FallbackWarning
 from mlmc_dropout.sampling.source import Source
@@ -37,7 +40,7 @@ BUDGETS = (30, 100, 300, 1000)
 LIMIT = 1.1
 AGAIN = 20  # times the copies, where the limit seems to be exceeded
 METHODS: dict[str, MethodSpec] = {"stratified": Stratified(), "auto": Auto()}
-ADVISED: dict[str, MethodSpec] = {"control-variate": Stratified(expansion=True)}  # for those who know what they do
+ADVISED: dict[str, MethodSpec] = {"control-variate": ControlVariate()}  # for those who know what they do
 MOMENTS = 50_000  # passes from which the variances of plain Monte Carlo are known
 
 
@@ -156,10 +159,10 @@ def source_of(case: Case, copies: int = 1, seed: int = 0) -> Source:
 def run(plan: Method, single: Source, many: Source, budget: float) -> tuple[np.ndarray, np.ndarray]:
     """Both estimates of every copy; what preparing costs is charged as without copies."""
     bound, alone = plan.bind(many), plan.bind(single)
-    if isinstance(bound, Stratified) and isinstance(alone, Stratified):
-        bound = replace(alone, ready=bound.ready)
+    if isinstance(bound, BoundDesigns) and isinstance(alone, BoundDesigns):
+        bound = replace(alone, parts=bound.parts)
     tasks, done = bound.extend({}, budget)
-    state: Any = {}
+    state: Any = None
     for task in tasks:
         state = merge_states(state, bound.run(many, task))
     found = bound.summarise(state, done)
@@ -176,20 +179,21 @@ def spreads(values: list[np.ndarray], rows: int) -> float:
 def plain_moments(case: Case) -> tuple[np.ndarray, np.ndarray]:
     """μ2 and μ4 of a pass."""
     single = source_of(case, seed=99)
-    tasks, _ = Pooled().extend({}, MOMENTS)
-    state: Any = {}
+    pooled = Pooled().bind(single)
+    tasks, _ = pooled.extend({}, MOMENTS)
+    state: Any = None
     for task in tasks:
-        state = merge_states(state, Pooled().run(single, task))
-    return state["pass"].variance, state["pass"].fourth
+        state = merge_states(state, pooled.run(single, task))
+    return state.passes.variance, state.passes.fourth
 
 
 def label(plan: Method) -> str:
     """What a plan comes to."""
-    if not isinstance(plan, Stratified):
-        return "pooled"
-    if not plan.expansion:
+    if isinstance(plan, ControlVariate):
+        return "second order" if plan.gradient_masks else "first order"
+    if isinstance(plan, Stratified):
         return "heads" if plan.heads else "stratified"
-    return "second order" if plan.gradient_masks else "first order"
+    return "pooled"
 
 
 def study(

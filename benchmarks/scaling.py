@@ -23,8 +23,8 @@ import torch
 from common import mlp, save, seconds, table, write_into
 
 import mlmc_dropout as md
-from mlmc_dropout.methods.base import merge_states
 from mlmc_dropout.methods.registry import make_method
+from mlmc_dropout.methods.states import merge_states
 from mlmc_dropout.runtime.run import Run
 from mlmc_dropout.runtime.worker import Item, Reply
 from mlmc_dropout.sampling.source import Source

@@ -10,7 +10,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from mlmc_dropout.methods.base import Estimates, MethodSpec, merge_states
+from mlmc_dropout.methods.base import Estimates, MethodSpec
+from mlmc_dropout.methods.states import merge_states
 from mlmc_dropout.sampling.sampler import DropoutSampler
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
@@ -29,7 +30,7 @@ def run_method(method: MethodSpec, source: Source, budget: float) -> Estimates:
     """A whole run, without the driver."""
     plan = method.choose(source, Goal(budget=budget)).bind(source)
     tasks, done = plan.extend({}, budget)
-    state: Any = {}
+    state: Any = None
     for task in tasks:
         state = merge_states(state, plan.run(source, task))
     return plan.summarise(state, done)

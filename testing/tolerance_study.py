@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from mlmc_dropout.methods.base import Method, MethodSpec
+from mlmc_dropout.methods.control_variate import ControlVariate
 from mlmc_dropout.methods.pooled import Pooled
 from mlmc_dropout.methods.registry import make_method
 from mlmc_dropout.methods.stratified import Stratified
@@ -206,7 +207,7 @@ class Study:
         """What somebody spends who knows the variance of a plan."""
         long = self.long(plan)
         passes, smallest = float(long.unit[moment].max()) / tolerance**2, max(PILOT, TRUSTED * long.sample)
-        if moment == "variance" and getattr(plan, "expansion", False) and passes > smallest:
+        if moment == "variance" and isinstance(plan, ControlVariate) and passes > smallest:
             if (key := (_key(plan), passes)) not in self._excess:
                 self._excess[key] = _excess(self.source, plan, long, passes)
             # The variance of a run of n passes is v/n · (1 + k/n): one length shows k.

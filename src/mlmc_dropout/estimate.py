@@ -1,4 +1,4 @@
-"""Pilot, plan, sample, stop: the one place where estimates are run."""
+"""The one call that users make: everything else is behind it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any, Literal
 import numpy as np
 import torch  # noqa: F401  (for the doctest)
 
-from mlmc_dropout.errors import AllocationError, InputError, NonFiniteOutputError
+from mlmc_dropout.errors import AllocationError, InputError
 from mlmc_dropout.methods.base import Method, MethodSpec
 from mlmc_dropout.methods.mlmc.adaptive import Growth
 from mlmc_dropout.methods.mlmc.ladder import Ladder
 from mlmc_dropout.methods.registry import make_method
 from mlmc_dropout.result import Result, Status
 from mlmc_dropout.runtime.checkpoint import CheckpointStore
-from mlmc_dropout.runtime.collector import ResultCollector
-from mlmc_dropout.runtime.executors import TaskPool, task_pool_for
-from mlmc_dropout.runtime.progress import Event, Reporter, reporter_for
+from mlmc_dropout.runtime.executors import task_pool_for
+from mlmc_dropout.runtime.progress import Event, reporter_for
 from mlmc_dropout.runtime.run import Run
+from mlmc_dropout.runtime.scheduler import run_all
 from mlmc_dropout.sampling.sampler import DEFAULT_MEMORY_LIMIT, DropoutSampler
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
@@ -86,76 +86,32 @@ def estimate(
     >>> result.mean.shape, result.cost, result.status.name
     ((5, 1), 1000, 'COMPLETED')
     """
-    adaptive = isinstance(ladder, str)
-    plan = _method(method, ladder, counts, levels, target)
+    spec = _method(method, ladder, counts, levels, target)
     if counts is not None and budget is None and tolerance is None and tolerance_variance is None:
-        budget = plan.min_cost()
+        budget = spec.min_cost()
     goal = Goal(budget, tolerance, tolerance_variance, relative, quantile)
-    _check_affordable(plan, goal)
+    _check_affordable(spec, goal)
     sampler = DropoutSampler(
         model, masks, include=include, exclude=exclude, rates=rates, transform=transform, memory_limit=memory_limit
     )
     checkpoints = CheckpointStore(checkpoint, checkpoint_interval, goal)
-    checkpoints.identify(sampler, plan, _seed(seed))
-    runs = _runs(sampler, x, plan, goal, checkpoints, _seed(seed), _chunk(chunk), Growth() if adaptive else None)
+    checkpoints.identify(sampler, spec, _seed(seed))
+    runs = _runs(sampler, x, spec, goal, checkpoints, _seed(seed), _chunk(chunk))
     with task_pool_for(executor, sampler) as pool, reporter_for(progress) as report:
-        collector = _conduct(runs, pool, checkpoints, report)
+        collector = run_all(runs, pool, checkpoints, report)
     result = collector.result(Status.STOPPED, [checkpoints.problem or ""], asked=method)
     assert result is not None
     return result
 
 
-def _conduct(runs: Iterator[Run], pool: TaskPool, checkpoints: CheckpointStore, report: Reporter) -> ResultCollector:
-    """Hand out tasks and merge what comes back, until all runs are finished or the user has had enough."""
-    collector = ResultCollector()
-    try:
-        while True:
-            _hand_out(runs, collector, pool)
-            if pool.idle:
-                return collector
-            run, start, states = pool.collect()
-            run.accept(start, states)
-            checkpoints.note(run)
-            report(run)
-            if run.finished:
-                pool.forget(run)
-                collector.close(run)
-    except KeyboardInterrupt:
-        if not collector.outcomes(Status.STOPPED):
-            raise
-        collector.stopped = True
-        return collector
-    except NonFiniteOutputError as error:
-        error.partial = collector.result(Status.FAILED)
-        raise
-    finally:
-        checkpoints.flush(collector.active)
-
-
-def _hand_out(runs: Iterator[Run], collector: ResultCollector, pool: TaskPool) -> None:
-    """Give the crew all it has room for: tasks of the runs under way first, then the next batch of inputs."""
-    while pool.has_room:
-        run = next((run for run in collector.active if run.unsent), None)
-        if run is None:
-            run = next(runs, None)
-            if run is None:
-                return
-            collector.open(run)
-            if run.finished:  # a checkpoint had it all
-                collector.close(run)
-                continue
-        pool.submit(run, *run.take(pool.size(run)))
-
-
 def _runs(
     sampler: DropoutSampler,
     x: Any,
-    plan: MethodSpec,
+    spec: MethodSpec,
     goal: Goal,
     checkpoints: CheckpointStore,
     seed: int,
     chunk: int | None,
-    growth: Growth | None,
 ) -> Iterator[Run]:
     """A run for every batch of inputs, opened when it is its turn; the first batch decides on the method."""
     method: Method | None = None
@@ -164,8 +120,8 @@ def _runs(
         batch.check_finite(row)
         source = Source(sampler, sampler.prepare(batch), batch, seed, row, chunk)
         saved = checkpoints.resume(index, source, goal)
-        method = method or plan.choose(source, checkpoints.origin)
-        yield Run(index, source, method, goal, growth, saved)
+        method = method or spec.choose(source, checkpoints.origin)
+        yield Run(index, source, method, goal, saved)
         row += batch.rows
 
 
@@ -177,19 +133,19 @@ def _method(name: str, ladder: Any, counts: Any, levels: Any, target: Any) -> Me
                 f"a ladder is a sequence of fidelities, or 'adaptive' with method='mlmc' and without counts: "
                 f"got {ladder!r} with method={name!r} and counts={counts}"
             )
-        ladder = FIRST_LEVELS
+        return make_method(name, ladder=FIRST_LEVELS, levels=levels, target=target, growth=Growth())
     return make_method(name, ladder=ladder, counts=counts, levels=levels, target=target)
 
 
-def _check_affordable(plan: MethodSpec, goal: Goal) -> None:
+def _check_affordable(spec: MethodSpec, goal: Goal) -> None:
     """Refuse a budget below the smallest run, and counts that contradict the stop rule."""
-    least = plan.min_cost()
-    if goal.budget is not None and goal.budget < least:
+    min_cost = spec.min_cost()
+    if goal.budget is not None and goal.budget < min_cost:
         raise AllocationError(
-            f"a budget of {goal.budget:g} passes is too small for method={plan.name!r} with {plan.describe()}: "
-            f"the cheapest feasible plan costs {least} passes per input"
+            f"a budget of {goal.budget:g} passes is too small for method={spec.name!r} with {spec.describe()}: "
+            f"the cheapest feasible plan costs {min_cost} passes per input"
         )
-    if plan.describe().get("counts") is not None and goal.has_tolerance:
+    if spec.fixed_counts and goal.has_tolerance:
         raise InputError("counts= fixes the passes and tolerance= asks for as many as needed; give one of them")
 
 

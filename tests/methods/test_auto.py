@@ -8,6 +8,7 @@ from torch import nn
 
 from mlmc_dropout import estimate
 from mlmc_dropout.methods.auto import Auto
+from mlmc_dropout.methods.control_variate import ControlVariate
 from mlmc_dropout.methods.pooled import Pooled
 from mlmc_dropout.methods.stratified import Stratified
 from mlmc_dropout.stopping.goal import Goal
@@ -25,14 +26,13 @@ def chosen(name, rows=64, transform=None, **goal):
 
 def test_both_moments_of_a_small_network_take_the_expansion():
     method = chosen("mlp", budget=2000)
-    assert isinstance(method, Stratified)
-    assert method.expansion
+    assert isinstance(method, ControlVariate)
     assert "auto chose" in method.reason
 
 
 def test_gradients_at_many_masks_are_for_those_who_ask_for_much():
     loose, tight = chosen("mlp", tolerance=3e-2), chosen("mlp", tolerance=1e-4)
-    assert isinstance(tight, Stratified) and tight.gradient_masks
+    assert isinstance(tight, ControlVariate) and tight.gradient_masks
     assert not getattr(loose, "gradient_masks", 0)
 
 
@@ -40,8 +40,8 @@ def test_designs_are_believed_to_do_no_harm():
     """Where a pilot happens to see noise, it does not send us back to plain Monte Carlo: ``encoder``, ten pilots."""
     model, x = ZOO["encoder"].make()
     plans = [Auto().choose(source_of(model, x, seed=seed), Goal(budget=1000)) for seed in range(10)]
-    assert all(isinstance(plan, Stratified) for plan in plans)
-    assert sum(plan.expansion for plan in plans) >= 8  # gains 1.3 times as much as designs alone
+    assert all(isinstance(plan, (Stratified, ControlVariate)) for plan in plans)
+    assert sum(isinstance(plan, ControlVariate) for plan in plans) >= 8  # gains 1.3 times as much as designs alone
 
 
 @pytest.mark.parametrize("name", ["alpha", "gru"])
@@ -55,7 +55,7 @@ def test_one_row_that_looks_straight_does_not_rule_out_the_second_order(name):
 def test_where_the_first_order_leaves_nothing_the_second_is_not_paid_for():
     model, x = ZOO["feature1d"].make()
     plan = Auto().choose(source_of(model, x), Goal(budget=1000))
-    assert isinstance(plan, Stratified) and plan.expansion and not plan.gradient_masks
+    assert isinstance(plan, ControlVariate) and not plan.gradient_masks
 
 
 def test_few_passes_are_pooled():
@@ -68,7 +68,6 @@ def test_many_outputs_are_not_differentiated():
     model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 4000)).eval()
     method = Auto().choose(source_of(model, torch.rand(3, 2)), Goal(budget=1000))
     assert isinstance(method, Stratified)
-    assert not method.expansion
     assert method.heads is False
 
 
@@ -76,7 +75,6 @@ def test_many_outputs_are_not_differentiated():
 def test_masks_of_no_single_row_are_stratified_only(name):
     method = chosen(name, budget=2000)
     assert isinstance(method, Stratified)
-    assert not method.expansion
 
 
 def test_the_result_says_what_was_chosen_and_counts_the_pilot():
@@ -92,7 +90,7 @@ def test_the_result_says_what_was_chosen_and_counts_the_pilot():
 def test_a_classifier_with_softmax_has_no_head_but_an_expansion():
     method = chosen("mlp", budget=3000, transform=lambda out: out.softmax(-1))
     source = source_of(ZOO["mlp"].make()[0], ZOO["mlp"].make()[1], transform=lambda out: out.softmax(-1))
-    assert not method.bind(source).ready.heads
+    assert not method.bind(source).heads
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

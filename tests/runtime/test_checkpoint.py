@@ -188,7 +188,7 @@ def test_the_file_is_data_and_nothing_in_it_is_executed(tmp_path):
         assert all(name.endswith(".npy") for name in archive.namelist())
     with np.load(tmp_path / "c", allow_pickle=False) as file:
         header = json.loads(str(file["header"]))
-    assert header["done"] == {"passes": 200} and header["counts"] == {"pass": 200}
+    assert header["done"] == {"passes": 200} and header["counts"] == {"passes": 200}
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_state_before_it(tmp_path):
@@ -253,7 +253,7 @@ def test_a_real_ctrl_c_during_the_write_leaves_a_good_file(moment, tmp_path, mon
     assert stopped.status is Status.STOPPED and 0 < stopped.cost < 2000
     assert not list(tmp_path.glob("*.part"))
     saved = checkpoint.read(path)
-    assert saved is not None and saved.progress.state["pass"].count == stopped.cost
+    assert saved is not None and saved.progress.blocks["passes"].count == stopped.cost
     resumed = md.estimate(model, x, method="pooled", budget=2000, checkpoint=path)
     assert digest(resumed) == digest(md.estimate(model, x, method="pooled", budget=2000))
 

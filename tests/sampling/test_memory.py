@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from mlmc_dropout import DropoutSampler
-from mlmc_dropout.sampling.batching import Footprint
+from mlmc_dropout.sampling.memory import Footprint
 from testing.zoo import ZOO
 
 MIB = 1 << 20

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mlmc_dropout import DropoutSampler, FallbackWarning
 from mlmc_dropout.errors import InputError, ModelError
-from mlmc_dropout.sampling import sites
+from mlmc_dropout.sampling import batching, sites
 from mlmc_dropout.sampling.masks import pass_keys
 from testing.zoo import NAMES, ZOO, Lambda, leaves
 
@@ -170,11 +170,11 @@ def test_designs_in_chunks() -> None:
     sampler = DropoutSampler(model)
     batch = next(sampler.batches(x))
     program, keys = sampler.prepare(batch), pass_keys(0, 0, 0, range(3))
-    whole = sampler.run(program, batch, keys, designs=10)
+    whole = sampler.run(program, batch, keys, design_passes=10)
     assert len(whole) == 30
     for chunk in (1, 7, 30):
-        last_digits(sampler.run(program, batch, keys, chunk=chunk, designs=10), whole)
-    last_digits(DropoutSampler(model, memory_limit=20_000).run(program, batch, keys, designs=10), whole)
+        last_digits(sampler.run(program, batch, keys, chunk=chunk, design_passes=10), whole)
+    last_digits(DropoutSampler(model, memory_limit=20_000).run(program, batch, keys, design_passes=10), whole)
 
 
 def test_a_tight_limit_cuts_rows_and_changes_nothing() -> None:

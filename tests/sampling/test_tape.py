@@ -50,7 +50,7 @@ def test_played_chunks_have_the_bits_of_the_model(name, masks):
                 raise
             pytest.skip(str(error))
     assert torch.equal(out, direct)
-    take = program.replay._own.take
+    take = program.replay._calls.recording
     assert take.proved if program.mode == "vmap" else take is None
 
 
@@ -108,7 +108,7 @@ def test_a_tape_that_is_wrong_is_found_out():
     for number in range(9):
         masks = [MASK * number]
         assert torch.equal(replay(hidden, (), masks), hidden(masks))
-    assert replay._own.take.tape is None
+    assert replay._calls.recording.tape is None
 
 
 def test_masks_like_the_recorded_ones_prove_nothing():
@@ -117,7 +117,7 @@ def test_masks_like_the_recorded_ones_prove_nothing():
         masks = [torch.ones(8)]
         masks[0][6] = number < 5
         assert torch.equal(replay(hidden, (), masks), hidden(masks))
-    assert not replay._own.take.proved
+    assert not replay._calls.recording.proved
 
 
 def test_errors_are_those_of_the_function():
@@ -143,7 +143,7 @@ def test_other_inputs_are_not_mistaken_for_the_recorded_ones():
         return x.exp() * masks[0]
 
     flipping(replay, product, (x,))
-    assert replay._own.take.proved
+    assert replay._calls.recording.proved
     x.mul_(2)
     assert torch.equal(replay(product, (x,), [MASK]), x.exp() * MASK)
 
@@ -154,7 +154,7 @@ def test_weights_that_were_trained_in_between_are_noticed():
     batch = next(sampler.batches(x))
     program, keys = sampler.prepare(batch), pass_keys(0, 0, 0, range(6 * SIZE))
     before = sampler.run(program, batch, keys, chunk=SIZE)
-    assert program.replay._own.take.proved
+    assert program.replay._calls.recording.proved
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.5)
@@ -185,7 +185,7 @@ def test_a_part_in_full_precision_under_autocast():
         keys = pass_keys(0, 0, 0, range(6 * SIZE))
         out = sampler.run(program, batch, keys, chunk=SIZE)
         assert torch.equal(out, sampler.run(program, batch, keys, chunk=len(keys)))
-        assert program.replay._own.take is None
+        assert program.replay._calls.recording is None
 
 
 def test_another_thread_in_between_does_not_bring_its_inputs():
@@ -210,7 +210,7 @@ def test_inputs_that_take_turns_are_recorded_less_and_less():
     for turn in range(40):
         x = torch.ones(3) * turn
         flipping(replay, lambda masks: masks[0] * x, (x,), 3)  # noqa: B023
-        recordings += replay._own.take is not None
+        recordings += replay._calls.recording is not None
     assert recordings <= 2
 
 
@@ -220,7 +220,7 @@ def test_chunks_of_other_sizes_in_between_do_no_harm():
         for size in (20, 20, number % 7 + 1):
             masks = [torch.arange(float(size)) + number]
             assert torch.equal(replay(lambda masks: masks[0] + 1, (), masks), masks[0] + 1)
-    assert replay._own.take.plays == 2 * 29 - 2
+    assert replay._calls.recording.plays == 2 * 29 - 2
 
 
 def test_a_kind_that_came_first_makes_way_for_the_usual_one():
@@ -228,7 +228,7 @@ def test_a_kind_that_came_first_makes_way_for_the_usual_one():
     for size in (3, 3, *[20] * 12):
         masks = [torch.rand(size)]
         assert torch.equal(replay(lambda masks: masks[0] + 1, (), masks), masks[0] + 1)
-    assert replay._own.take.plays == 12 - 4
+    assert replay._calls.recording.plays == 12 - 4
 
 
 def test_designs_without_heads_keep_their_tape_from_task_to_task():
@@ -237,14 +237,14 @@ def test_designs_without_heads_keep_their_tape_from_task_to_task():
     plan = Stratified(heads=False).choose(source, Goal(budget=10_000)).bind(source)
     for number in range(6):
         plan.run(source, Task(0, 3 * number, 3))
-        recorded.append(source.program.replay._own.take)
+        recorded.append(source.program.replay._calls.recording)
     assert recorded[-1] is not None and recorded[-1] is recorded[1]
 
 
 def test_tapes_do_not_travel():
     replay = Replay()
     flipping(replay, lambda masks: masks[0] + 1, ())
-    assert replay._own.take and not pickle.loads(pickle.dumps(replay))._own.take
+    assert replay._calls.recording and not pickle.loads(pickle.dumps(replay))._calls.recording
 
 
 def test_played_values_are_freed_when_nobody_needs_them():

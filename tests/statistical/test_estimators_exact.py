@@ -218,8 +218,8 @@ def test_telescoping_check_sees_a_broken_level():
 
     D = passes(14)[:, :200]
     a, b = prefix_estimates([D[:6], D[6:]], (6, 14))
-    sound = {"0.Y": MomentBlock.of(a.Y), "1.Y": MomentBlock.of(b.Y), "1.dY": MomentBlock.of(b.Y - a.Y)}
-    assert _telescoping(sound, 1, "Y") < 1
-    assert _telescoping({**sound, "1.dY": MomentBlock.of(b.Y - a.Y + 1.0)}, 1, "Y") > 1
+    fine, coarse = MomentBlock.of(b.Y), MomentBlock.of(a.Y)
+    assert _telescoping(MomentBlock.of(b.Y - a.Y), fine, coarse) < 1
+    assert _telescoping(MomentBlock.of(b.Y - a.Y + 1.0), fine, coarse) > 1
     broken = [level for level in runs("nested", "decreasing").levels[1:] if level.telescoping > 1]
     assert not broken

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from mlmc_dropout.methods.control_variate import ControlVariate
 from mlmc_dropout.methods.pooled import Pooled
 from mlmc_dropout.methods.stratified import Stratified
 from mlmc_dropout.sampling.masks import pass_keys
@@ -22,9 +23,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::mlmc_dropout.FallbackWarning")
 METHODS = {
     "stratified": Stratified(),
     "plain designs": Stratified(heads=False),
-    "control variate": Stratified(expansion=True),
-    "without heads": Stratified(expansion=True, heads=False),
-    "second order": Stratified(expansion=True, gradient_masks=8),
+    "control variate": ControlVariate(),
+    "without heads": ControlVariate(heads=False),
+    "second order": ControlVariate(gradient_masks=8),
 }
 
 
@@ -60,7 +61,7 @@ def test_the_variance_inside_designs_alone_is_rejected():
     _, mu2, _ = (float(m[0]) for m in exact_moments(model, x))
     source = source_of(model, one_row_many_times(x, 1500))
     T, designs = 4, 40
-    out = source.sampler.run(source.program, source.batch, pass_keys(0, 0, 0, range(designs)), designs=T)
+    out = source.sampler.run(source.program, source.batch, pass_keys(0, 0, 0, range(designs)), design_passes=T)
     passes = out.double().numpy()[..., 0].reshape(designs, T, -1)
     naive = passes.var(axis=1, ddof=1).mean(axis=0)
     assert abs(z_scores(naive, mu2, 0.0)) > 2 * z_limit(30)
@@ -73,16 +74,14 @@ def test_a_wrong_analytic_variance_is_rejected():
     model, x = deep(0.2)
     _, mu2, _ = (float(m[0]) for m in exact_moments(model, x))
     source = source_of(model, one_row_many_times(x, 1500))
-    plan = Stratified(expansion=True, heads=False, passes=20).bind(source)
-    part = plan.ready.parts[0]
-    wrong = dataclasses.replace(part.expansion, variance=part.expansion.variance * 1.03)
-    spoilt = dataclasses.replace(
-        plan, ready=dataclasses.replace(plan.ready, parts=(dataclasses.replace(part, expansion=wrong),))
-    )
+    plan = ControlVariate(heads=False, passes=20).bind(source)
+    part = plan.parts[0]
+    wrong = dataclasses.replace(part.surrogate, variance=part.surrogate.variance * 1.03)
+    spoilt = dataclasses.replace(plan, parts=(dataclasses.replace(part, surrogate=wrong),))
     tasks, done = spoilt.extend({}, 400)
-    from mlmc_dropout.methods.base import merge_states
+    from mlmc_dropout.methods.states import merge_states
 
-    state = {}
+    state = None
     for task in tasks:
         state = merge_states(state, spoilt.run(source, task))
     found = spoilt.summarise(state, done)
@@ -111,7 +110,7 @@ def test_agrees_with_pooled_across_the_zoo(name, method):
     """Different passes, same moments: z-scores against a long plain run, over all rows and outputs."""
     model, x = ZOO[name].make()
     source = source_of(model, x)
-    if METHODS[method].expansion and name == "weight_dropout":
+    if isinstance(METHODS[method], ControlVariate) and name == "weight_dropout":
         pytest.skip("masks of weights belong to no row")
     long = run_method(Pooled(), source_of(model, x, seed=5), 12_000)
     found = run_method(METHODS[method], source, 3_000)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from mlmc_dropout.methods.stratified import Stratified
+from mlmc_dropout.methods.control_variate import ControlVariate
 from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.surrogates.linear import linearise, supported
 from mlmc_dropout.surrogates.linear_head import heads_of, outputs_by_head
@@ -140,10 +140,10 @@ def test_rows_do_not_depend_on_their_neighbours(masks):
 def test_rows_are_cut_so_that_the_gradients_of_many_masks_fit_the_memory_limit():
     model, x = ZOO["float64"].make()
     source = source_of(model, x.repeat(500, 1), memory_limit=1 << 22)
-    method = Stratified(expansion=True, gradient_masks=20, heads=False)
+    method = ControlVariate(gradient_masks=20, heads=False)
     bound = method.bind(source)
     units, width = sum(s.units for s in source.program.active), source.program.structure.width
-    for part in bound.ready.parts:
+    for part in bound.parts:
         rows = part.rows.stop - part.rows.start
         assert 8 * rows * units * 2 * 20 * (width + 1) <= 1 << 22  # masks and gradients, scaled and not
-    assert len(bound.ready.parts) > 1
+    assert len(bound.parts) > 1

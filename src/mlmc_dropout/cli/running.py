@@ -37,10 +37,10 @@ def check_method(method: str) -> str:
     Raises:
         InputError: If it is unknown.
     """
-    from mlmc_dropout.methods.registry import METHODS
+    from mlmc_dropout.methods.registry import SPECS
 
-    if method not in METHODS:
-        raise InputError(f"unknown method {method!r}; use one of {', '.join(METHODS)}")
+    if method not in SPECS:
+        raise InputError(f"unknown method {method!r}; use one of {', '.join(SPECS)}")
     return method
 
 

@@ -3,7 +3,9 @@
 ``base``             the protocol: what a run needs to know of a method
 ``pooled``           plain MC dropout
 ``mlmc``             the paper's multilevel estimators
-``designs``          statistics of stratified designs, which the next two share
+``states``           carried states: what merges, and can be saved
+``designs``          statistics of stratified designs
+``paired_designs``   the same made ready for inputs, which the next two share
 ``stratified``       masks that drop every unit equally often
 ``control_variate``  the same with a surrogate of known moments beside every pass
 ``auto``             chooses among them from a pilot

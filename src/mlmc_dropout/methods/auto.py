@@ -12,17 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mlmc_dropout.methods.base import Method
+from mlmc_dropout.methods.control_variate import GRADIENT_MASKS, ControlVariate, affordable
+from mlmc_dropout.methods.paired_designs import SHORT, UNKNOWN_BUDGET, as_array, preparation_cost, times
 from mlmc_dropout.methods.pooled import Pooled
-from mlmc_dropout.methods.stratified import (
-    GRADIENT_MASKS,
-    SHORT,
-    UNKNOWN_BUDGET,
-    Stratified,
-    affordable,
-    as_array,
-    preparing,
-    times,
-)
+from mlmc_dropout.methods.stratified import Stratified
 from mlmc_dropout.sampling import streams
 from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.source import Source
@@ -50,7 +43,7 @@ MIN_PILOT_BUDGET = 160  # passes below which there is nothing to choose
 class _Candidate:
     """A way to go: how many times fewer passes than plain Monte Carlo it needs, and what it spends in advance."""
 
-    method: Pooled | Stratified
+    method: Pooled | Stratified | ControlVariate
     words: str
     gain: float
     gain_V: float
@@ -62,7 +55,7 @@ class _Candidate:
         shares = [self.handicap * need / gain for need, gain in zip(needs, (self.gain, self.gain_V), strict=True)]
         together = max(shares) + 0.1 * sum(shares)
         if goal.has_tolerance:
-            passes, per_sample = float(PILOT), 2 * self.method.passes if isinstance(self.method, Stratified) else 1
+            passes, per_sample = float(PILOT), 1 if isinstance(self.method, Pooled) else 2 * self.method.passes
             while together * stderr_upper_factor(passes / per_sample) > passes:  # few samples have to do better
                 passes *= 1.05
             return self.overhead + max(passes, together)
@@ -83,6 +76,11 @@ class Auto:
         """That of the simplest choice."""
         return Pooled().min_cost()
 
+    @property
+    def fixed_counts(self) -> bool:
+        """Never."""
+        return False
+
     def describe(self) -> dict[str, Any]:
         """Nothing to set."""
         return {}
@@ -101,7 +99,7 @@ class Auto:
         try:
             if rows:
                 return _decide(source, goal, rows, samples, pilot_cost).choose(source, goal)
-            if preparing(source) <= UNSEEN * budget:
+            if preparation_cost(source) <= UNSEEN * budget:
                 return _unseen(source, budget).choose(source, goal)
         except DerivativeError as error:
             plain = replace(plain, reason=f"auto chose stratified masks: there are no derivatives ({error.cause}).")
@@ -118,18 +116,20 @@ def _what_to_look_at(source: Source, budget: float, samples: int) -> tuple[int, 
     return rows, cost * rows / source.batch.rows
 
 
-def _unseen(source: Source, budget: float) -> Stratified:
+def _unseen(source: Source, budget: float) -> ControlVariate:
     """The expansion where a pilot would cost more than it can lose: its coefficients see for themselves.
 
     The second order costs so little only where there are many passes.
     """
     linearise(source.sampler, source.program, source.batch[: min(2, source.batch.rows)])  # it may be refused
-    samples = GRADIENT_MASKS if preparing(source, GRADIENT_MASKS) <= UNSEEN * budget else 0
+    samples = GRADIENT_MASKS if preparation_cost(source, GRADIENT_MASKS) <= UNSEEN * budget else 0
     reason = "auto chose stratified masks and the expansion in them, which costs less here than a pilot."
-    return Stratified(expansion=True, heads=True, gradient_masks=samples, reason=reason)
+    return ControlVariate(gradient_masks=samples, reason=reason)
 
 
-def _decide(source: Source, goal: Goal, rows: int, samples: int, pilot_cost: float) -> Pooled | Stratified:
+def _decide(
+    source: Source, goal: Goal, rows: int, samples: int, pilot_cost: float
+) -> Pooled | Stratified | ControlVariate:
     pilot = _Pilot.run(source, rows, samples)
     needs = pilot.needs(goal)
     best = min(pilot.candidates(), key=lambda candidate: candidate.price(goal, needs))
@@ -138,7 +138,7 @@ def _decide(source: Source, goal: Goal, rows: int, samples: int, pilot_cost: flo
         f"{times(best.gain_V)} times fewer for the variance than plain Monte Carlo."
     )
     method = replace(best.method, reason=reason, overhead=int(np.ceil(pilot_cost)))
-    if isinstance(method, Stratified) and method.expansion and goal.has_tolerance:
+    if isinstance(method, ControlVariate) and goal.has_tolerance:
         # The expansion makes up for short designs, and more of them give better standard errors.
         passes = (best.price(goal, needs) - best.overhead) / 2
         return replace(method, passes=int(np.clip(passes // 20, min(method.passes, SHORT), method.passes)))
@@ -225,7 +225,7 @@ class _Pilot:
                 self.cost,
             )
         first = _Candidate(
-            Stratified(expansion=True, heads=True, gradient_masks=0),
+            ControlVariate(gradient_masks=0),
             "stratified masks and the expansion in them as a control variate",
             _gain(mu2, left_h),
             _gain(plain_V, _squares(_noise(self.h, self.G_h, self.own_h, self.G_h)) + of_s2),
@@ -235,7 +235,7 @@ class _Pilot:
         yield first if certain else replace(first, handicap=SINGLE_ROW_MARGIN ** (1 / np.sqrt(self.D.shape[1])))
         if self.second is not None:
             yield _Candidate(
-                Stratified(expansion=True, heads=True, gradient_masks=self.samples),
+                ControlVariate(gradient_masks=self.samples),
                 "stratified masks and the expansion of second order in them as a control variate",
                 _gain(mu2, _squares(_rest(self.h, self.second))),
                 _gain(plain_V, _squares(_noise(self.h, self.second, self.own_h, self.second)) + of_s2),

@@ -1,10 +1,15 @@
-"""What every method shares: tasks named before they run, states that merge, estimates at the end."""
+"""The protocol between a run and the methods: tasks named before they run, states that merge, estimates at the end.
+
+A run (``runtime``) knows nothing of a method but what is written here. Users choose a :class:`MethodSpec` by name; it
+chooses a :class:`Method` for the inputs and the goal, which is plain data and can be sent to workers; and each process
+binds that to its inputs, whatever has to be computed for them, and has a :class:`BoundMethod`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,18 +20,20 @@ from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
 
 __all__ = [
+    "BoundMethod",
     "Estimates",
     "LevelEstimate",
     "Method",
     "MethodSpec",
+    "NoRefinement",
     "State",
-    "StatelessMethod",
     "Task",
-    "merge_states",
-    "states_beside",
+    "blocks",
 ]
 
 Array = NDArray[np.float64]
+
+State = Any  # of the method's own type: a frozen value of moment blocks (see ``states``)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +49,6 @@ class Task:
     count: int
     depth: int = 0
     levels: tuple[int, ...] = (0,)
-
-
-State = Mapping[str, MomentBlock]
-
-
-def merge_states(a: State, b: State) -> State:
-    """Both states' samples; a block missing on one side is taken from the other."""
-    merged = {**b, **a}
-    merged.update({name: a[name].merge(b[name]) for name in a.keys() & b.keys()})
-    return merged
-
-
-def states_beside(states: Iterable[State]) -> State:
-    """States of the same samples of different rows, as one of all rows."""
-    parts = list(states)
-    return {name: MomentBlock.beside([part[name] for part in parts]) for name in parts[0]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,28 +88,6 @@ class Estimates:
     trust: Trust | None = None  # whether standard errors can be believed; None: nothing speaks against it
 
 
-class StatelessMethod:
-    """For methods with nothing to choose and nothing to prepare."""
-
-    __slots__ = ()
-
-    def choose(self, source: Source, goal: Goal) -> Self:
-        """Itself."""
-        return self
-
-    def bind(self, source: Source) -> Self:
-        """Itself."""
-        return self
-
-    def run(self, source: Source, task: Task) -> State:
-        """The state of one task, part of the rows by part."""
-        return states_beside(self.run_rows(part, task) for _, part in source.parts())
-
-    def run_rows(self, source: Source, task: Task) -> State:
-        """The state of one task for rows that fit the memory limit."""
-        raise NotImplementedError
-
-
 class MethodSpec(Protocol):
     """What users ask for by name: a method, or one that decides on a method from a pilot."""
 
@@ -126,38 +95,183 @@ class MethodSpec(Protocol):
     def name(self) -> str:
         """The name users choose it by."""
 
+    @property
+    def fixed_counts(self) -> bool:
+        """Whether the user has fixed all passes, so that no tolerance can be asked for."""
+
     def min_cost(self) -> int:
         """Passes of the smallest run that gives standard errors."""
 
     def choose(self, source: Source, goal: Goal) -> Method:
-        """The method to run: itself, unless it decides."""
+        """The method to run: itself, unless it decides.
+
+        Args:
+            source: The passes of the first batch of inputs.
+            goal: When to stop.
+
+        Returns:
+            The method.
+
+        Raises:
+            ModelError: If the model does not allow it.
+        """
 
     def describe(self) -> dict[str, Any]:
         """The settings, as plain data."""
 
 
 class Method(MethodSpec, Protocol):
-    """An estimator: plans tasks, runs one, and reads the merged state.
+    """A method with all its settings: plain data, the same on every worker."""
 
-    ``done`` counts what earlier tasks covered, "passes" among them; it is plain data and all the
-    memory a method has.
-    """
+    @property
+    def grows(self) -> bool:
+        """Whether it begins with a pilot and may be refined by what that shows."""
 
-    def bind(self, source: Source) -> Method:
-        """The method made ready for the inputs of ``source``.
+    def at_stage(self, stage: Any) -> Method:
+        """The method as it was when a run was saved.
 
-        Whatever has to be computed once per batch of inputs is computed here, from names alone, so
-        that every worker can bind for itself and finds the same. Its cost counts in ``extend``.
+        Args:
+            stage: What :attr:`BoundMethod.stage` was then.
+
+        Returns:
+            The method at that stage.
         """
 
+    def bind(self, source: Source) -> BoundMethod:
+        """Make the method ready for some inputs.
+
+        Whatever has to be computed once per batch of inputs is computed here, from names alone, so that every worker
+        can bind for itself and finds the same. Its cost counts in :meth:`BoundMethod.extend`.
+
+        Args:
+            source: The passes of the inputs.
+
+        Returns:
+            The method, ready to run.
+        """
+
+
+class BoundMethod(Protocol):
+    """A method made ready for a batch of inputs: plans tasks, runs them, and reads the merged state.
+
+    ``done`` counts what earlier tasks covered, "passes" among them. It is plain data and all the memory a method has
+    besides its state.
+    """
+
+    @property
+    def method(self) -> Method:
+        """The method it was made from."""
+
+    @property
+    def stage(self) -> Any:
+        """How far the method has been refined, as plain data; ``None`` where nothing is."""
+
+    def min_cost(self) -> int:
+        """Passes of the smallest run that gives standard errors, preparation included."""
+
     def extend(self, done: Mapping[str, int], budget: float) -> tuple[list[Task], dict[str, int]]:
-        """Tasks that spend at most ``budget`` further passes, and ``done`` after them."""
+        """Plan further tasks.
+
+        Args:
+            done: What earlier tasks covered.
+            budget: Passes per input that may be spent.
+
+        Returns:
+            Tasks that spend at most the budget, and ``done`` after them.
+        """
+
+    def weight(self, task: Task) -> float:
+        """Passes a task takes, up to a factor common to all tasks.
+
+        Args:
+            task: A task of :meth:`extend`.
+        """
 
     def run(self, source: Source, task: Task) -> State:
-        """The state of one task; depends on nothing but its arguments."""
+        """Run one task; depends on nothing but its arguments.
+
+        Args:
+            source: The passes of the inputs.
+            task: A task of :meth:`extend`.
+
+        Returns:
+            The state of its samples.
+        """
+
+    def has_estimates(self, state: State) -> bool:
+        """Whether :meth:`summarise` can read a state: some parts may have no samples yet.
+
+        Args:
+            state: A merged state, or ``None``.
+        """
+
+    def samples(self, state: State) -> float:
+        """Samples behind the standard errors.
+
+        Args:
+            state: A merged state.
+        """
 
     def summarise(self, state: State, done: Mapping[str, int]) -> Estimates:
-        """Estimates and standard errors of everything merged so far."""
+        """Estimates and standard errors of everything merged so far.
+
+        Args:
+            state: A merged state that has estimates.
+            done: What the tasks behind it covered.
+
+        Returns:
+            The estimates.
+        """
+
+    def read_state(self, blocks: Mapping[str, MomentBlock]) -> State:
+        """A state from its saved blocks.
+
+        Args:
+            blocks: Blocks by path, as ``states.to_blocks`` gives them.
+
+        Returns:
+            The state.
+
+        Raises:
+            KeyError: If blocks are missing.
+        """
+
+    def refined(self, estimates: Estimates) -> tuple[Method, float] | None:
+        """The next stage of a method that grows.
+
+        Args:
+            estimates: What is known so far.
+
+        Returns:
+            The refined method and the passes its pilot takes; ``None`` if nothing is to be gained.
+        """
+
+
+class NoRefinement:
+    """For bound methods that stay as they are, with tasks that weigh as much as they have samples."""
+
+    __slots__ = ()
+
+    @property
+    def stage(self) -> None:
+        """None."""
+        return None
+
+    def weight(self, task: Task) -> float:
+        """Its number of samples.
+
+        Args:
+            task: A task.
+        """
+        return float(task.count)
+
+    def refined(self, estimates: Estimates) -> None:
+        """Nothing to refine.
+
+        Args:
+            estimates: What is known so far.
+        """
+        return None
 
 
 def blocks(first: int, count: int, size: int) -> Iterable[tuple[int, int]]:

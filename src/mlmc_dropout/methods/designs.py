@@ -22,17 +22,131 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mlmc_dropout.methods.base import State
-from mlmc_dropout.moments import MomentBlock, merge_all
+from mlmc_dropout.methods.states import all_blocks, merge_states
+from mlmc_dropout.moments import MomentBlock
 
-__all__ = ["Summary", "state_of_designs", "summary"]
+__all__ = ["DesignState", "HalfState", "Joint", "Summary", "state_of_designs", "summary"]
 
 Array = NDArray[np.float64]
 
-HALVES = ("a", "b")
 _DESIGNS = 4.0  # worth of belief that the coefficient of the mean is the one that passes show
 _SHRINK = 3.0  # passes' worth of doubt about a coefficient
 _MOST = 2.0  # of a coefficient
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """Moments of a quantity v and its control c.
+
+    Attributes:
+        v: The quantity.
+        c: Its control, if there is one.
+        total: v + c, which tells how the two vary together.
+    """
+
+    v: MomentBlock
+    c: MomentBlock | None = None
+    total: MomentBlock | None = None
+
+    @classmethod
+    def of(cls, v: Array, c: Array | None) -> Joint | None:
+        """From samples along the first axis.
+
+        Args:
+            v: Samples of the quantity.
+            c: Samples of its control, or ``None``.
+
+        Returns:
+            The moments; ``None`` if there is no sample.
+        """
+        if not len(v):
+            return None
+        if c is None:
+            return cls(MomentBlock.of(v, order=2))
+        return cls(*(MomentBlock.of(values, order=2) for values in (v, c, v + c)))
+
+    @property
+    def covariance(self) -> Array:
+        """Cov(v, c)."""
+        assert self.c is not None and self.total is not None
+        return (self.total.variance - self.v.variance - self.c.variance) / 2
+
+    def mean_less(self, coefficient: Array | float) -> Array:
+        """The mean of v − coefficient · c.
+
+        Args:
+            coefficient: Of the control.
+        """
+        return self.v.mean if self.c is None else self.v.mean - coefficient * self.c.mean
+
+    def variance_less(self, coefficient: Array | float) -> Array:
+        """The variance of v less coefficient times that of c.
+
+        Args:
+            coefficient: Of the control.
+        """
+        return self.v.variance if self.c is None else self.v.variance - coefficient * self.c.variance
+
+    def spread(self, coefficient: Array | float) -> Array:
+        """The variance of v − coefficient · c.
+
+        Args:
+            coefficient: Of the control.
+        """
+        if self.c is None:
+            return self.v.variance
+        left = self.v.variance - 2 * coefficient * self.covariance + np.square(coefficient) * self.c.variance
+        return np.maximum(left, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class HalfState:
+    """Half of the designs: even or odd pairs.
+
+    Attributes:
+        own: Scatter inside each design.
+        design: The designs' means.
+        square: Squares of single passes, where there is a companion.
+    """
+
+    own: Joint
+    design: Joint
+    square: Joint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DesignState:
+    """What is carried of stratified designs.
+
+    Attributes:
+        passes: Single passes.
+        s2: Their variance over masks that were averaged out.
+        rest: Passes less their companion, where there is one.
+        whole: Estimates of μ2 from single pairs.
+        inside: Scatter inside designs, averaged over pairs.
+        even: Designs of even pairs.
+        odd: Designs of odd pairs.
+    """
+
+    passes: MomentBlock
+    s2: MomentBlock
+    rest: MomentBlock | None = None
+    whole: Joint | None = None
+    inside: Joint | None = None
+    even: HalfState | None = None
+    odd: HalfState | None = None
+
+    @property
+    def halves(self) -> list[HalfState]:
+        """The halves that have designs."""
+        return [half for half in (self.even, self.odd) if half is not None]
+
+    @property
+    def samples(self) -> int:
+        """Pairs behind the standard errors; one, if some part has only that."""
+        fewest = min(block.count for block in all_blocks(self))
+        designs = sum(half.design.v.count for half in self.halves)
+        return fewest if fewest <= 1 or self.whole is None else min(self.whole.v.count, designs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,34 +161,43 @@ class Summary:
     samples: Array
 
 
-def state_of_designs(D: Array, s2: Array, G: Array | None, known: Array | float, first: int) -> dict[str, MomentBlock]:
-    """Blocks of some designs; two neighbours are a pair, even pairs make one half and odd ones the other.
+def state_of_designs(D: Array, s2: Array, G: Array | None, known: Array | float, first: int) -> DesignState:
+    """The state of some designs; two neighbours are a pair, even pairs make one half and odd ones the other.
 
     Args:
-        D: passes (designs, T, rows, width).
-        s2: variance of each pass over masks that were averaged out, of the same shape.
-        G: the companion's values, or ``None``.
-        known: its variance (rows, width).
-        first: the number of the first design.
+        D: Passes (designs, T, rows, width).
+        s2: Variance of each pass over masks that were averaged out, of the same shape.
+        G: The companion's values, or ``None``.
+        known: Its variance (rows, width).
+        first: The number of the first design.
+
+    Returns:
+        Their moments.
     """
     raw = D.reshape(-1, *D.shape[2:])
-    state = {"pass": MomentBlock.of(raw), "s2": MomentBlock.of(s2.reshape(raw.shape), order=2)}
-    if G is not None:
-        state["rest"] = MomentBlock.of(raw - G.reshape(raw.shape))
     v = _Parts.of(D, s2)
     c = None if G is None else _Parts.of(G, known=known)
-    numbers = np.arange(first, first + len(D))
+    pair = np.arange(first, first + len(D)) // 2
     pairs = slice(first % 2, first % 2 + (len(D) - first % 2) // 2 * 2)  # a lone design at either end is in no pair
-    state |= _blocks("whole", v.whole(pairs), None if c is None else c.whole(pairs))
-    state |= _blocks("inside", v.inside(pairs), None if c is None else c.inside(pairs))
-    for half, name in enumerate(HALVES):
-        mine = numbers // 2 % 2 == half
-        if mine.any():
-            state |= _blocks(f"own.{name}", v.own[mine], None if c is None else c.own[mine])
-            state |= _blocks(f"design.{name}", v.means[mine], None if c is None else c.means[mine])
-            if c is not None:
-                state |= _blocks(f"square.{name}", _flat(v.squares[mine]), _flat(c.squares[mine]))
-    return {key: block for key, block in state.items() if block.count}
+    return DesignState(
+        MomentBlock.of(raw),
+        MomentBlock.of(s2.reshape(raw.shape), order=2),
+        None if G is None else MomentBlock.of(raw - G.reshape(raw.shape)),
+        Joint.of(v.whole(pairs), None if c is None else c.whole(pairs)),
+        Joint.of(v.inside(pairs), None if c is None else c.inside(pairs)),
+        _half(v, c, pair % 2 == 0),
+        _half(v, c, pair % 2 == 1),
+    )
+
+
+def _half(v: _Parts, c: _Parts | None, mine: NDArray[np.bool_]) -> HalfState | None:
+    if not mine.any():
+        return None
+    own = Joint.of(v.own[mine], None if c is None else c.own[mine])
+    design = Joint.of(v.means[mine], None if c is None else c.means[mine])
+    assert own is not None and design is not None
+    square = None if c is None else Joint.of(_flat(v.squares[mine]), _flat(c.squares[mine]))
+    return HalfState(own, design, square)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,26 +228,27 @@ def _flat(values: Array) -> Array:
     return values.reshape(-1, *values.shape[2:])
 
 
-def _blocks(name: str, v: Array, c: Array | None) -> dict[str, MomentBlock]:
-    """Moments of v, of its control c where there is one, and of their sum, which tells how they go together."""
-    found = {"v": v} if c is None else {"v": v, "c": c, "v+c": v + c}
-    return {f"{key}.{name}": MomentBlock.of(values, order=2) for key, values in found.items()}
-
-
 # ----------------------------------------------------------------------------------- reading
 
 
-def summary(state: State) -> Summary:
-    """Both halves' estimates with the coefficients of the other, and what their scatter says about them."""
-    halves = [_Half.read(state, name) for name in HALVES if f"v.own.{name}" in state]
+def summary(state: DesignState) -> Summary:
+    """Both halves' estimates with the coefficients of the other, and what their scatter says about them.
+
+    Args:
+        state: Designs, of which at least two are a pair.
+
+    Returns:
+        The estimates, their variances, and the samples behind them.
+    """
+    halves = [_Half.read(state, half) for half in state.halves]
     others = halves[::-1]
     total = float(sum(half.designs for half in halves))
-    mean, variance, error2_mean, error2_variance, single = (np.zeros_like(state["pass"].mean) for _ in range(5))
+    mean, variance, error2_mean, error2_variance, single = (np.zeros_like(state.passes.mean) for _ in range(5))
     for half, other in zip(halves, others, strict=True):
         share = half.designs / total
-        mean += share * half.mean(other.alpha)
+        mean += share * half.half.design.mean_less(other.alpha)
         variance += share * half.variance(other.beta)
-        error2_mean += share / total * half.spread_of_means(other.alpha)
+        error2_mean += share / total * half.half.design.spread(other.alpha)
         spread, inside = half.spread_of_variances(other.beta)
         error2_variance += share / total * spread
         single += share * inside
@@ -135,97 +259,63 @@ def summary(state: State) -> Summary:
 class _Half:
     """Half of the pairs: the coefficients it fits, and its estimates with given ones."""
 
-    state: State
-    name: str
+    state: DesignState
+    half: HalfState
     alpha: Array | float
     beta: Array | float
 
     @classmethod
-    def read(cls, state: State, name: str) -> _Half:
-        if f"c.design.{name}" not in state:
-            return cls(state, name, 0.0, 0.0)
-        beta = _coefficient(state, f"square.{name}")
-        v, c = state[f"v.design.{name}"], state[f"c.design.{name}"]
+    def read(cls, state: DesignState, half: HalfState) -> _Half:
+        design = half.design
+        if design.c is None or half.square is None:
+            return cls(state, half, 0.0, 0.0)
+        beta = _coefficient(half.square)
         with np.errstate(invalid="ignore", divide="ignore"):
-            fitted = _covariance(state, f"design.{name}") / c.variance
+            fitted = design.covariance / design.c.variance
         fitted = np.where(np.isfinite(fitted), fitted, np.sqrt(beta))
-        alpha = (v.count * fitted + _DESIGNS * np.sqrt(beta)) / (v.count + _DESIGNS)
-        return cls(state, name, np.clip(alpha, 0.0, _MOST), beta)
+        alpha = (design.v.count * fitted + _DESIGNS * np.sqrt(beta)) / (design.v.count + _DESIGNS)
+        return cls(state, half, np.clip(alpha, 0.0, _MOST), beta)
 
     @property
     def designs(self) -> int:
-        return self.state[f"v.design.{self.name}"].count
-
-    def mean(self, alpha: Array | float) -> Array:
-        return self._less(f"design.{self.name}", alpha, "mean")
+        return self.half.design.v.count
 
     def variance(self, beta: Array | float) -> Array:
-        return self._less(f"own.{self.name}", beta, "mean") + self._less(f"design.{self.name}", beta, "variance")
-
-    def _less(self, name: str, coefficient: Array | float, moment: str) -> Array:
-        v: Array = getattr(self.state[f"v.{name}"], moment)
-        c = self.state.get(f"c.{name}")
-        return v if c is None else v - coefficient * getattr(c, moment)
-
-    def spread_of_means(self, alpha: Array | float) -> Array:
-        """Var(Y − α Ȳ_G)."""
-        return _spread(self.state, f"design.{self.name}", alpha)
+        return self.half.own.mean_less(beta) + self.half.design.variance_less(beta)
 
     def spread_of_variances(self, beta: Array | float) -> tuple[Array, Array]:
         """R times the variance of the estimate from R designs, and the share of w that is scatter inside designs.
 
         The scatter inside designs is seen in each of them, not only in pairs.
         """
-        whole, inside = (_spread(self.state, name, beta) for name in ("whole", "inside"))
-        both = _joined(self.state, "own") | _joined(self.state, "design")
-        single = np.maximum(whole - inside + _spread(both, "own", beta) / 2, whole / 4)
-        saved = _trace(both, "design", beta) * (1.0 - 1.0 / (self.designs - 1)) if self.designs > 1 else 0.0
+        assert self.state.whole is not None and self.state.inside is not None
+        whole, inside = self.state.whole.spread(beta), self.state.inside.spread(beta)
+        even, odd = self.state.even, self.state.odd
+        both: HalfState = merge_states(even, odd)
+        single = np.maximum(whole - inside + both.own.spread(beta) / 2, whole / 4)
+        saved = _trace(both.design, beta) * (1.0 - 1.0 / (self.designs - 1)) if self.designs > 1 else 0.0
         with np.errstate(invalid="ignore", divide="ignore"):
             share = np.clip(np.nan_to_num(inside / whole), 0.0, 1.0)
         return 2 * np.maximum(single - saved, single / 2), share
 
 
-def _joined(state: State, name: str) -> dict[str, MomentBlock]:
-    """Blocks of both halves together."""
-    found: dict[str, MomentBlock] = {}
-    for key in ("v", "c", "v+c"):
-        halves = [state[own] for half in HALVES if (own := f"{key}.{name}.{half}") in state]
-        if halves:
-            found[f"{key}.{name}"] = merge_all(halves)
-    return found
-
-
-def _coefficient(state: State, name: str) -> Array:
+def _coefficient(joint: Joint) -> Array:
     """Of c in v − β c, less what it owes to chance: the positive-part rule of James and Stein."""
-    v, c = state[f"v.{name}"], state[f"c.{name}"]
+    v, c = joint.v, joint.c
+    assert c is not None
     with np.errstate(invalid="ignore", divide="ignore"):
-        covariance = _covariance(state, name)
+        covariance = joint.covariance
         explained = np.square(covariance) / (v.variance * c.variance)
         kept = np.clip(1.0 - _SHRINK * (1.0 - explained) / (explained * v.count), 0.0, 1.0)
         beta = kept * covariance / c.variance
     return np.clip(np.nan_to_num(beta, nan=0.0, posinf=0.0, neginf=0.0), 0.0, _MOST)
 
 
-def _covariance(state: State, name: str) -> Array:
-    v, c, both = (state[f"{key}.{name}"].variance for key in ("v", "c", "v+c"))
-    return (both - v - c) / 2
-
-
-def _spread(state: State, name: str, coefficient: Array | float) -> Array:
-    """The variance of v − β c."""
-    v = state[f"v.{name}"].variance
-    if f"c.{name}" not in state:
-        return v
-    c, both = state[f"c.{name}"].variance, _covariance(state, name)
-    return np.maximum(v - 2 * coefficient * both + np.square(coefficient) * c, 0.0)
-
-
-def _trace(state: State, name: str, beta: Array | float) -> Array:
+def _trace(joint: Joint, beta: Array | float) -> Array:
     """The trace of MΣMΣ, Σ_yy² − 2β Σ_yg² + β² Σ_gg², less what squares of sample moments overstate."""
-    block = state[f"v.{name}"]
-    n = block.count
-    trace = np.square(block.variance)
-    if f"c.{name}" in state:
-        c = np.square(state[f"c.{name}"].variance)
-        trace = trace - 2 * beta * np.square(_covariance(state, name)) + np.square(beta) * c
+    n = joint.v.count
+    trace = np.square(joint.v.variance)
+    if joint.c is not None:
+        c = np.square(joint.c.variance)
+        trace = trace - 2 * beta * np.square(joint.covariance) + np.square(beta) * c
     return np.maximum(trace, 0.0) * (n - 1) / (n + 1)

@@ -9,45 +9,179 @@ from typing import Any
 import numpy as np
 
 from mlmc_dropout import theory
-from mlmc_dropout.methods.base import Estimates, LevelEstimate, State, StatelessMethod, Task, blocks
+from mlmc_dropout.methods.base import Estimates, LevelEstimate, NoRefinement, Task, blocks
+from mlmc_dropout.methods.states import from_blocks, states_beside
 from mlmc_dropout.methods.tails import trust, widened_for_tails
 from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.sampling.source import BLOCK, Source
+from mlmc_dropout.stopping.goal import Goal
 
-__all__ = ["Pooled"]
+__all__ = ["BoundPooled", "Pooled", "PooledState"]
 
 
 @dataclass(frozen=True, slots=True)
-class Pooled(StatelessMethod):
-    """Y(c) and V(c) of c passes; Var Y = μ2/c and Var V = (μ4 − (c−3)/(c−1)·μ2²)/c with estimated moments."""
+class PooledState:
+    """Moments of passes.
 
-    overhead: int = 0  # passes a pilot spent before
-    reason: str = ""  # why it was chosen, if it was
+    Attributes:
+        passes: All passes.
+    """
+
+    passes: MomentBlock
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """Y(c) and V(c) of c passes; Var Y = μ2/c and Var V = (μ4 − (c−3)/(c−1)·μ2²)/c with estimated moments.
+
+    Attributes:
+        overhead: Passes that a pilot spent before.
+        reason: Why it was chosen, if it was.
+    """
+
+    overhead: int = 0
+    reason: str = ""
 
     @property
     def name(self) -> str:
         """The name users choose it by."""
         return "pooled"
 
+    @property
+    def fixed_counts(self) -> bool:
+        """Never."""
+        return False
+
+    @property
+    def grows(self) -> bool:
+        """Never."""
+        return False
+
     def min_cost(self) -> int:
         """Below four passes the fourth moment says nothing."""
         return 4 + self.overhead
 
+    def choose(self, source: Source, goal: Goal) -> Pooled:
+        """Nothing to choose.
+
+        Args:
+            source: The passes of the inputs.
+            goal: When to stop.
+
+        Returns:
+            Itself.
+        """
+        return self
+
+    def describe(self) -> dict[str, Any]:
+        """Nothing to set."""
+        return {}
+
+    def at_stage(self, stage: Any) -> Pooled:
+        """There is one stage only.
+
+        Args:
+            stage: ``None``.
+
+        Returns:
+            Itself.
+        """
+        return self
+
+    def bind(self, source: Source) -> BoundPooled:
+        """Nothing to prepare.
+
+        Args:
+            source: The passes of the inputs.
+
+        Returns:
+            The method, ready to run.
+        """
+        return BoundPooled(self)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundPooled(NoRefinement):
+    """Plain passes, block after block.
+
+    Attributes:
+        method: The method it was made from.
+    """
+
+    method: Pooled
+
+    def min_cost(self) -> int:
+        """That of the method."""
+        return self.method.min_cost()
+
     def extend(self, done: Mapping[str, int], budget: float) -> tuple[list[Task], dict[str, int]]:
-        """The next ``budget`` passes, in blocks."""
-        spent = done.get("passes", self.overhead)
-        first = spent - self.overhead
-        count = max(0, int(budget) - (0 if done else self.overhead))
-        return [Task(0, a, n) for a, n in blocks(first, count, BLOCK)], {"passes": spent + count}
+        """Plan the next passes, in blocks.
 
-    def run_rows(self, source: Source, task: Task) -> State:
-        """The moments of a block of passes."""
-        passes = source.passes(task.stream, range(1), range(task.first, task.first + task.count))
-        return {"pass": MomentBlock.of(passes[:, 0])}
+        Args:
+            done: Passes so far.
+            budget: Passes that may be spent.
 
-    def summarise(self, state: State, done: Mapping[str, int]) -> Estimates:
-        """Sample mean and variance; the standard error of the variance uses the sample's fourth moment."""
-        block = state["pass"]
+        Returns:
+            Tasks, and the passes after them.
+        """
+        overhead = self.method.overhead
+        spent = done.get("passes", overhead)
+        count = max(0, int(budget) - (0 if done else overhead))
+        return [Task(0, a, n) for a, n in blocks(spent - overhead, count, BLOCK)], {"passes": spent + count}
+
+    def run(self, source: Source, task: Task) -> PooledState:
+        """Take the moments of a block of passes, part of the rows by part.
+
+        Args:
+            source: The passes of the inputs.
+            task: The passes.
+
+        Returns:
+            Their moments.
+        """
+        numbers = range(task.first, task.first + task.count)
+        return states_beside(
+            PooledState(MomentBlock.of(part.passes(task.stream, range(1), numbers)[:, 0])) for _, part in source.parts()
+        )
+
+    def has_estimates(self, state: PooledState | None) -> bool:
+        """Whether there are any passes.
+
+        Args:
+            state: A merged state, or ``None``.
+        """
+        return state is not None
+
+    def samples(self, state: PooledState) -> float:
+        """The number of passes.
+
+        Args:
+            state: A merged state.
+        """
+        return state.passes.count
+
+    def read_state(self, blocks: Mapping[str, MomentBlock]) -> PooledState:
+        """A state from its saved blocks.
+
+        Args:
+            blocks: Blocks by path.
+
+        Returns:
+            The state.
+        """
+        return from_blocks(PooledState, blocks)
+
+    def summarise(self, state: PooledState, done: Mapping[str, int]) -> Estimates:
+        """Sample mean and variance; the standard error of the variance uses the sample's fourth moment.
+
+        Args:
+            state: Moments of all passes.
+            done: Passes so far.
+
+        Returns:
+            The estimates.
+        """
+        block = state.passes
         c = block.count
         spread = theory.variance_of_sample_variance(c, block.variance, block.fourth)
         spread = np.maximum(spread, 2 * np.square(block.variance / c))  # two equally likely values have none else
@@ -59,13 +193,9 @@ class Pooled(StatelessMethod):
             block.variance,
             np.sqrt(block.variance / c),
             widened_for_tails(block) * np.sqrt(spread),
-            c + self.overhead,
+            c + self.method.overhead,
             levels=(level,),
-            notes=(self.reason,) if self.reason else (),
-            overhead=self.overhead,
+            notes=(self.method.reason,) if self.method.reason else (),
+            overhead=self.method.overhead,
             trust=trust(block),
         )
-
-    def describe(self) -> dict[str, Any]:
-        """Nothing to set."""
-        return {}

@@ -24,17 +24,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlmc_dropout.errors import CheckpointError, InputError
-from mlmc_dropout.methods.base import MethodSpec, State
+from mlmc_dropout.methods.base import MethodSpec
 from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.runtime import fingerprint
-from mlmc_dropout.runtime.run import Progress, Run
+from mlmc_dropout.runtime.run import Progress, Run, SavedProgress
 from mlmc_dropout.sampling.sampler import DropoutSampler
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
 
 __all__ = ["CheckpointStore", "CheckpointWarning", "Saved", "read", "write"]
 
-FORMAT = 1
+FORMAT = 2
 _FIELDS = ("mean", "s2", "s3", "s4")
 
 
@@ -50,7 +50,7 @@ class Saved:
     same again when the run goes on with another goal.
     """
 
-    progress: Progress
+    progress: SavedProgress
     goal: Goal
     origin: Goal
     identity: dict[str, Any]
@@ -62,6 +62,7 @@ class Saved:
 def write(path: Path, saved: Saved) -> None:
     """Replace the checkpoint: at every moment ``path`` is the old or the new one, complete."""
     progress = saved.progress
+    blocks = progress.blocks
     header = {
         "format": FORMAT,
         "identity": saved.identity,
@@ -70,10 +71,10 @@ def write(path: Path, saved: Saved) -> None:
         "done": dict(progress.done),
         "spend": progress.spend,
         "merged": progress.merged,
-        "ladder": progress.ladder,
-        "counts": {name: block.count for name, block in progress.state.items()},
+        "stage": progress.stage,
+        "counts": {name: block.count for name, block in blocks.items()},
     }
-    fields = {f"{name}/{field}": getattr(block, field) for name, block in progress.state.items() for field in _FIELDS}
+    fields = {f"{name}/{field}": getattr(block, field) for name, block in blocks.items() for field in _FIELDS}
     arrays = {name: values for name, values in fields.items() if values is not None}
     scratch = _beside(path, ".part")
     try:
@@ -111,17 +112,17 @@ def _read(path: Path) -> Saved:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         header = json.loads(str(arrays.pop("header")))
-        if header["format"] != FORMAT:
+        if "identity" in header and header["format"] != FORMAT:
             raise CheckpointError(
                 f"{path}: checkpoint format {header['format']} is not {FORMAT}; use the version that wrote it"
             )
-        ladder = header["ladder"]
-        progress = Progress(
-            _state(header["counts"], arrays),
+        stage = header["stage"]
+        progress = SavedProgress(
+            _blocks(header["counts"], arrays),
             header["done"],
             float(header["spend"]),
             int(header["merged"]),
-            None if ladder is None else tuple(ladder),
+            None if stage is None else tuple(stage),
         )
         return Saved(progress, Goal(**header["goal"]), Goal(**header["origin"]), header["identity"])
     except FileNotFoundError:
@@ -132,7 +133,7 @@ def _read(path: Path) -> Saved:
         ) from None
 
 
-def _state(counts: dict[str, int], arrays: dict[str, NDArray[Any]]) -> State:
+def _blocks(counts: dict[str, int], arrays: dict[str, NDArray[Any]]) -> dict[str, MomentBlock]:
     return {
         name: MomentBlock(int(count), **{f: arrays[f"{name}/{f}"] for f in _FIELDS if f"{name}/{f}" in arrays})
         for name, count in counts.items()
@@ -192,7 +193,7 @@ class CheckpointStore:
         if self.path is not None:
             self._common = fingerprint.of_run(sampler, method, seed)
 
-    def resume(self, index: int, source: Source, goal: Goal) -> Progress | None:
+    def resume(self, index: int, source: Source, goal: Goal) -> SavedProgress | None:
         """The saved progress of a batch, if there is any; a refusal if it is not this run's."""
         if self.path is None:
             return None
@@ -225,7 +226,7 @@ class CheckpointStore:
     def flush(self, runs: Iterable[Run]) -> None:
         """Write whatever is not on disk yet."""
         for run in runs if self.path is not None else ():
-            if run.progress is not self._written[run.index][1] and run.progress.state:
+            if run.progress is not self._written[run.index][1] and run.progress.state is not None:
                 self._write(run)
 
     def _write(self, run: Run) -> None:
@@ -233,7 +234,7 @@ class CheckpointStore:
         self._written[run.index] = (time.monotonic(), self._written[run.index][1])
         progress = run.progress
         try:
-            write(self._file(run.index), Saved(progress, run.goal, self.origin, self._identities[run.index]))
+            write(self._file(run.index), Saved(progress.saved(), run.goal, self.origin, self._identities[run.index]))
         except OSError as error:
             self.problem = f"The checkpoint could not be written ({error}); the file holds an earlier state."
             warnings.warn(self.problem, CheckpointWarning, stacklevel=2)
@@ -260,13 +261,13 @@ def _check_writable(target: Path) -> None:
         ) from None
 
 
-def _continued(saved: Saved, goal: Goal, path: Path) -> Progress | None:
+def _continued(saved: Saved, goal: Goal, path: Path) -> SavedProgress | None:
     """Progress to go on from. A changed goal takes effect when the round under way is complete."""
     progress = saved.progress
     if goal == saved.goal or not progress.spend:
         return progress
-    if not progress.merged and progress.ladder is None:  # the round has not begun: look again
-        return replace(progress, spend=0.0) if progress.state else None
+    if not progress.merged and progress.stage is None:  # the round has not begun: look again
+        return replace(progress, spend=0.0) if progress.blocks else None
     planned = progress.done.get("passes", 0) + progress.spend
     if goal.budget is not None and planned > goal.budget:
         raise CheckpointError(

@@ -113,7 +113,7 @@ class Serial:
         """Run them."""
         assert self._next is not None
         (run, start, tasks), self._next = self._next, None
-        return run, start, [run.plan.run(run.source, task) for task in tasks]
+        return run, start, [run.bound.run(run.source, task) for task in tasks]
 
     def forget(self, run: Run) -> None:
         """Nothing to forget."""

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from mlmc_dropout.methods.base import Estimates, Method, State, Task, merge_states
-from mlmc_dropout.methods.mlmc.adaptive import Growth, next_fidelity
-from mlmc_dropout.methods.mlmc.estimator import MLMC
-from mlmc_dropout.methods.mlmc.ladder import Ladder
+from mlmc_dropout.errors import CheckpointError
+from mlmc_dropout.methods.base import BoundMethod, Estimates, Method, State, Task
+from mlmc_dropout.methods.states import merge_states, to_blocks
+from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.result import Status
 from mlmc_dropout.sampling.source import Source
-from mlmc_dropout.stopping.goal import PILOT, Goal
+from mlmc_dropout.stopping.goal import Goal
 
-__all__ = ["Outcome", "Progress", "Run"]
-
-PILOT_REPLICATES = 16  # per level, for the pilot that a new level of a growing ladder gets
+__all__ = ["Outcome", "Progress", "Run", "SavedProgress"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +25,44 @@ class Progress:
     """All that a run has to remember, as one value.
 
     It is replaced as a whole, never changed, so that an interrupt at any moment finds it consistent.
-    ``state`` holds the tasks merged from left to right: all of the earlier rounds, and the first
-    ``merged`` of the round under way. ``done`` is the method's own count after the earlier rounds,
-    ``spend`` what the round under way may cost (0: none is), ``ladder`` the fidelities of a ladder
-    that grows.
+
+    Attributes:
+        state: The tasks merged from left to right: all of the earlier rounds, and the first ``merged`` of the round
+            under way; ``None`` before the first.
+        done: The method's own count after the earlier rounds.
+        spend: What the round under way may cost, in passes per input; 0: none is.
+        merged: Tasks of the round under way that are in ``state``.
+        stage: How far the method has been refined (``BoundMethod.stage``).
     """
 
     state: State
     done: Mapping[str, int]
     spend: float
     merged: int = 0
-    ladder: tuple[int, ...] | None = None
+    stage: Any = None
+
+    def saved(self) -> SavedProgress:
+        """The same as plain data and moment blocks."""
+        return SavedProgress(to_blocks(self.state), self.done, self.spend, self.merged, self.stage)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedProgress:
+    """Progress as a file holds it: without the type of the method's state.
+
+    Attributes:
+        blocks: The moment blocks of the state, by path; empty before the first task.
+        done: As in :class:`Progress`.
+        spend: As in :class:`Progress`.
+        merged: As in :class:`Progress`.
+        stage: As in :class:`Progress`.
+    """
+
+    blocks: Mapping[str, MomentBlock]
+    done: Mapping[str, int]
+    spend: float
+    merged: int = 0
+    stage: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +77,7 @@ class Outcome:
 class Run:
     """Hands out the tasks of a batch, merges what comes back in the order of the tasks, decides what next.
 
-    ``method`` is what workers are sent, ``plan`` the same bound to the inputs. Tasks are named by
+    ``method`` is what workers are sent, ``bound`` the same made ready for the inputs. Tasks are named by
     their place in the round; results may come in any order.
     """
 
@@ -62,21 +87,31 @@ class Run:
         source: Source,
         method: Method,
         goal: Goal,
-        growth: Growth | None = None,
-        progress: Progress | None = None,
+        saved: SavedProgress | None = None,
     ) -> None:
-        self.index, self.source, self.goal, self.growth = index, source, goal, growth
-        self.method = method
-        ladder = progress.ladder if progress else None
-        self._use(method if ladder is None else _with_ladder(method, ladder))
+        self.index, self.source, self.goal = index, source, goal
+        self._use(method if saved is None else method.at_stage(saved.stage))
         self.outcome: Outcome | None = None
         self.tasks: list[Task] = []
         self._sent = 0
         self._early: dict[int, Sequence[State]] = {}
         self._expected = 0.0  # passes the goal will take, by the latest look
-        start = goal.pilot if growth else goal.first
-        self.progress = progress or Progress({}, {}, start(self.plan.min_cost()), 0, self._fidelities())
+        self.progress = self._start() if saved is None else self._restored(saved)
         self._enter_round()
+
+    def _start(self) -> Progress:
+        first = self.goal.pilot if self.method.grows else self.goal.first
+        return Progress(None, {}, first(self.bound.min_cost()), 0, self.bound.stage)
+
+    def _restored(self, saved: SavedProgress) -> Progress:
+        try:
+            state = self.bound.read_state(saved.blocks) if saved.blocks else None
+        except (KeyError, ValueError, TypeError) as error:
+            raise CheckpointError(
+                f"the checkpoint does not hold the state of method={self.method.name!r} ({error}); delete it to start "
+                "again"
+            ) from None
+        return Progress(state, saved.done, saved.spend, saved.merged, saved.stage)
 
     # ------------------------------------------------------------------------------- tasks
 
@@ -110,9 +145,12 @@ class Run:
             self._enter_round()
 
     def weight(self, task: Task) -> float:
-        """Passes a task takes, up to a factor common to all tasks of the run."""
-        ladder = getattr(self.plan, "ladder", None)
-        return task.count * (ladder.fidelities[task.depth] if isinstance(ladder, Ladder) else 1)
+        """Passes a task takes, up to a factor common to all tasks of the run.
+
+        Args:
+            task: A task of this run.
+        """
+        return self.bound.weight(task)
 
     # ------------------------------------------------------------------------------ rounds
 
@@ -127,31 +165,31 @@ class Run:
         self._sent = self.progress.merged
         self._weights = np.cumsum([self.weight(task) for task in self.tasks])
         if not self.tasks:  # the method can do nothing with what it may spend
-            self._finish(self.plan.summarise(self.progress.state, self.progress.done))
+            self._finish(self.bound.summarise(self.progress.state, self.progress.done))
 
     def _plan_round(self, spend: float) -> tuple[list[Task], Mapping[str, int]]:
         """Tasks for ``spend`` passes; for more, if the method cannot do anything with so few."""
         left = math.inf if self.goal.budget is None else self.goal.budget - self.progress.done.get("passes", 0)
-        tasks, after = self.plan.extend(self.progress.done, spend)
+        tasks, after = self.bound.extend(self.progress.done, spend)
         while not tasks and spend < left:
             spend = min(2 * spend, left)
-            tasks, after = self.plan.extend(self.progress.done, spend)
+            tasks, after = self.bound.extend(self.progress.done, spend)
         return tasks, after
 
     def _look(self) -> None:
         """Grow the ladder, stop, or set the passes of the next round."""
-        found = self.plan.summarise(self.progress.state, self.progress.done)
-        spend = self._growing(found) or self._further(found)
+        found = self.bound.summarise(self.progress.state, self.progress.done)
+        spend = self._refine(found) or self._further(found)
         if not spend:
             self._finish(found)
-        self.progress = replace(self.progress, spend=spend, ladder=self._fidelities())
+        self.progress = replace(self.progress, spend=spend, stage=self.bound.stage)
 
     def _further(self, found: Estimates) -> float:
         """Passes to spend next; 0 when the goal is reached or out of reach."""
         goal, samples = self.goal, self.samples()
         left = math.inf if goal.budget is None else goal.budget - found.cost
-        least = self.plan.min_cost() - found.overhead
-        if goal.met(found, samples) or self._fixed or left < least:
+        min_cost = self.bound.min_cost() - found.overhead
+        if goal.met(found, samples) or self.method.fixed_counts or left < min_cost:
             return 0.0
         short = goal.shortfall(found) if goal.has_tolerance else math.inf
         self._expected = min(_needed(found, max(short, 1.0)), found.cost + left)
@@ -168,39 +206,23 @@ class Run:
             self.outcome = Outcome(found, Status.BUDGET_EXHAUSTED, _how_far(found, goal.shortfall(found)))
 
     def samples(self) -> float:
-        """Samples behind the standard errors: those of the block that has fewest; halves ``x.a``, ``x.b`` are one.
+        """Samples behind the standard errors."""
+        return self.bound.samples(self.progress.state)
 
-        A half with one sample has no standard error yet: then that is the answer.
-        """
-        counts: Counter[str] = Counter()
-        for name, block in self.progress.state.items():
-            counts[name.removesuffix(".a").removesuffix(".b")] += block.count
-        fewest = min(block.count for block in self.progress.state.values())
-        return min(counts.values()) if fewest > 1 else fewest
-
-    def _growing(self, found: Estimates) -> float:
-        """Passes for the pilot of one level more, if one is needed and the budget can bear it."""
-        if self.growth is None or len(found.levels) != len(self._fidelities() or ()):
+    def _refine(self, found: Estimates) -> float:
+        """Passes for the pilot of a refined method, if one is needed and the budget can bear it."""
+        refined = None if self.goal.met(found, self.samples()) else self.bound.refined(found)
+        if refined is None:
             return 0.0
-        mean = [float(level.variance.mean()) for level in found.levels]
-        variance = [float(level.variance_V.mean()) for level in found.levels]
-        if self.growth.settled(mean, variance) or self.goal.met(found, self.samples()):
-            return 0.0
-        assert isinstance(self.plan, MLMC)
-        longer = _with_ladder(self.method, next_fidelity(self.plan.ladder, self.growth.ratio).fidelities)
-        pilot = max(PILOT, PILOT_REPLICATES / 2 * longer.min_cost())
+        method, pilot = refined
         if self.goal.budget is not None and found.cost + 2 * pilot > self.goal.budget:
-            return 0.0  # what is left belongs to the levels there are
-        self._use(longer)
+            return 0.0  # what is left belongs to the method as it is
+        self._use(method)
         return pilot
 
     def _use(self, method: Method) -> None:
         self.method = method
-        self.plan = method.bind(self.source)
-        self._fixed = method.describe().get("counts") is not None
-
-    def _fidelities(self) -> tuple[int, ...] | None:
-        return self.plan.ladder.fidelities if self.growth and isinstance(self.plan, MLMC) else None
+        self.bound: BoundMethod = method.bind(self.source)
 
     # ------------------------------------------------------------------------- in between
 
@@ -211,10 +233,9 @@ class Run:
         done = self.progress.done
         if self.progress.merged:
             done = {**self._after, "passes": round(self.passes())}
-        try:
-            found = self.plan.summarise(self.progress.state, done)
-        except KeyError:  # some level has no replicate yet
+        if not self.bound.has_estimates(self.progress.state):
             return None
+        found = self.bound.summarise(self.progress.state, done)
         known = np.isfinite(found.mean_stderr).all() and np.isfinite(found.variance_stderr).all()
         return found if known else None
 
@@ -238,11 +259,6 @@ class Run:
             return self.outcome
         found = self.interim()
         return None if found is None else Outcome(found, status)
-
-
-def _with_ladder(method: Method, fidelities: Sequence[int]) -> Method:
-    assert isinstance(method, MLMC)
-    return replace(method, ladder=Ladder(fidelities))
 
 
 def _how_far(found: Estimates, short: float) -> str:

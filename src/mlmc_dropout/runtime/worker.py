@@ -91,8 +91,8 @@ def perform(item: Item, model: Payload = None, inputs: Payload = None) -> Reply:
     started = time.perf_counter()
     try:
         source = _SOURCES.get((item.job, item.batch), lambda: _source(item, model, inputs))
-        plan = _BOUND.get((item.job, item.batch, repr(item.method)), lambda: item.method.bind(source))
-        states = tuple(plan.run(source, task) for task in item.tasks)
+        bound = _BOUND.get((item.job, item.batch, repr(item.method)), lambda: item.method.bind(source))
+        states = tuple(bound.run(source, task) for task in item.tasks)
     except _Missing:
         return Reply(missing=True)
     except Exception as error:

@@ -1,0 +1,172 @@
+"""Stratified masks with a surrogate of known moments beside every pass.
+
+The surrogate G, linear or quadratic in the masks (``surrogates``), has mean 0 and a known variance. It is subtracted
+from the passes; and the variance estimated from G in the same way as from D, less the known one, is a control variate
+for μ2. Coefficients are fitted on one half of the pairs and used on the other, and vice versa, so that no bias creeps
+in (``designs``).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mlmc_dropout.errors import ModelError
+from mlmc_dropout.methods.paired_designs import (
+    DESIGN,
+    MIN_PAIRS,
+    SHORT,
+    UNKNOWN_BUDGET,
+    BoundDesigns,
+    PreparedRows,
+    preparation_cost,
+)
+from mlmc_dropout.methods.stratified import suited_length
+from mlmc_dropout.sampling.source import Source
+from mlmc_dropout.stopping.goal import Goal
+from mlmc_dropout.surrogates.derivatives import DerivativeError, expandable
+from mlmc_dropout.surrogates.linear import PASSES_OF_A_GRADIENT, expansion_of, linearise, supported
+from mlmc_dropout.surrogates.linear_head import heads_of, outputs_by_head, proof_cost
+from mlmc_dropout.surrogates.quadratic import fit_quadratic, passes_in_memory
+
+__all__ = ["GRADIENT_MASKS", "ControlVariate", "affordable"]
+
+GRADIENT_MASKS = 20  # random masks at which gradients show the curvature
+
+
+@dataclass(frozen=True, slots=True)
+class ControlVariate:
+    """Pairs of stratified designs with a surrogate as control variate.
+
+    Attributes:
+        passes: T, the most passes of a design.
+        heads: Average out the last dropout where a linear map follows it.
+        gradient_masks: Random masks at which gradients are taken for a quadratic surrogate; 0: a linear one at the mean
+            mask; ``None``: by cost.
+        overhead: Passes that a pilot spent before.
+        reason: Why it was chosen, if it was.
+    """
+
+    passes: int = DESIGN
+    heads: bool = True
+    gradient_masks: int | None = None
+    overhead: float = 0.0
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name users choose it by."""
+        return "control-variate"
+
+    @property
+    def fixed_counts(self) -> bool:
+        """Never."""
+        return False
+
+    @property
+    def grows(self) -> bool:
+        """Never."""
+        return False
+
+    def min_cost(self) -> int:
+        """A few pairs of designs, which may be short until they are bound."""
+        return 2 * MIN_PAIRS * min(self.passes, SHORT) + int(np.ceil(self.overhead))
+
+    def choose(self, source: Source, goal: Goal) -> ControlVariate:
+        """A linear or quadratic surrogate and the length of designs, by the passes to come.
+
+        Args:
+            source: The passes of the inputs.
+            goal: When to stop.
+
+        Returns:
+            The method with everything decided.
+
+        Raises:
+            ModelError: If masks belong to no single input row.
+        """
+        if not supported(source.program):
+            raise ModelError(_unsupported(source))
+        samples = self.gradient_masks
+        if samples is None:
+            samples = GRADIENT_MASKS if affordable(source, goal, GRADIENT_MASKS) else 0
+        ahead = self.overhead + preparation_cost(source, samples)
+        length = suited_length(source, goal, self.passes, ahead, surrogate=True)
+        return replace(self, gradient_masks=samples, passes=length)
+
+    def describe(self) -> dict[str, Any]:
+        """The size of designs, and the masks behind the surrogate."""
+        return {"design": self.passes, "gradient_masks": self.gradient_masks}
+
+    def at_stage(self, stage: Any) -> ControlVariate:
+        """There is one stage only.
+
+        Args:
+            stage: ``None``.
+
+        Returns:
+            Itself.
+        """
+        return self
+
+    def bind(self, source: Source) -> BoundDesigns:
+        """Differentiate once for these inputs.
+
+        Args:
+            source: The passes of the inputs.
+
+        Returns:
+            The method, ready to run.
+
+        Raises:
+            DerivativeError: If the outputs have no derivatives.
+        """
+        samples = self.gradient_masks or 0
+        held = passes_in_memory(source.program, samples) if samples else PASSES_OF_A_GRADIENT
+        bound = [self._prepared(rows, part, samples) for rows, part in source.parts(held)]
+        parts = tuple(prepared for prepared, _ in bound)
+        overhead = self.overhead + max(cost for _, cost in bound)
+        return BoundDesigns(self, self.passes, parts, overhead, self.reason)
+
+    def _prepared(self, rows: slice, source: Source, samples: int) -> tuple[PreparedRows, float]:
+        """Heads and surrogate of some rows, and their cost in passes."""
+        sampler, program, batch = source.sampler, source.program, source.batch
+        slopes = linearise(sampler, program, batch)
+        heads = heads_of(sampler, program, batch, slopes, source.seed) if self.heads else ()
+        averaged, quadratic, more = outputs_by_head(heads), None, 0.0
+        if samples:
+            with suppress(DerivativeError):  # the linear one is there
+                quadratic, more = fit_quadratic(
+                    sampler, program, batch, samples, averaged, source.seed, source.first_row
+                )
+        surrogate = quadratic or expansion_of(program, slopes, averaged)
+        return PreparedRows(rows, heads, surrogate), slopes.cost + proof_cost(batch.rows, len(heads)) + more
+
+
+def affordable(source: Source, goal: Goal, samples: int = 1, share: float = 0.1) -> bool:
+    """Whether gradients of every output cost little of the passes to come.
+
+    Args:
+        source: The passes of the inputs.
+        goal: When to stop.
+        samples: Masks at which they are taken.
+        share: Of the passes to come.
+
+    Returns:
+        Whether they cost at most that share.
+    """
+    width = source.program.structure.width
+    return bool(samples * (1 + width) <= share * (goal.budget or UNKNOWN_BUDGET))
+
+
+def _unsupported(source: Source) -> str:
+    """Why there can be no surrogate, and what to do."""
+    active = source.program.active
+    unclear = [s.name for s in active if not s.splits_by_row or (s.row_axis is None and expandable(s))]
+    found = f"which is not so for {unclear}" if unclear else f"of which {[s.name for s in active]} have none"
+    return (
+        f"method='control-variate' needs mask units that belong to one input row each, {found}; use method='stratified'"
+    )

@@ -1,0 +1,377 @@
+"""Pairs of stratified designs made ready for some inputs: what ``stratified`` and ``control_variate`` both run.
+
+Passes come in designs of T, over which every unit is dropped almost exactly pT times (Latin
+hypercube sampling, ``masks.latin_hypercube``). Each pass has the right law, so that the mean over a
+design is unbiased, while the main effect of every unit cancels inside it. Passes of a design are
+negatively correlated; the exact total-variance identity mends the variance::
+
+    μ2 = E[(1/T) Σ (D_t − Y)²] + Var[Y],
+
+with Var[Y] from independent designs (``designs``). If a linear head follows the last dropout it is averaged
+out in closed form first (``surrogates.linear_head``): D becomes h, and E s² adds to μ2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri, stdtrit
+from torch import Tensor
+
+from mlmc_dropout.methods.base import Estimates, LevelEstimate, Method, NoRefinement, Task, blocks
+from mlmc_dropout.methods.designs import DesignState, Summary, state_of_designs, summary
+from mlmc_dropout.methods.states import from_blocks, states_beside
+from mlmc_dropout.methods.tails import Trust, trust, widened_for_tails
+from mlmc_dropout.moments import MomentBlock
+from mlmc_dropout.sampling.masks import pass_keys
+from mlmc_dropout.sampling.source import BLOCK, Source
+from mlmc_dropout.stopping.goal import TRUSTED
+from mlmc_dropout.surrogates.derivatives import expandable
+from mlmc_dropout.surrogates.linear import Expansion
+from mlmc_dropout.surrogates.linear_head import Head, proof_cost, reduced_passes
+from mlmc_dropout.surrogates.quadratic import Quadratic
+
+__all__ = ["BoundDesigns", "PreparedRows", "as_array", "design_length", "drops_evenly", "preparation_cost", "times"]
+
+Array = NDArray[np.float64]
+
+DESIGN = 20  # passes per design: pT is whole for the common rates 0.05, 0.1, 0.2, 0.25, 0.5
+SHORT = 4
+TO_TOLERANCE = 10  # the same where standard errors decide: they are better with more pairs
+UNKNOWN_BUDGET = 1280.0  # taken for the passes to come when only a tolerance is given
+MIN_PAIRS = 4
+_BEYOND = 0.2  # the share of a variance that is taken to be beyond designs, for their length
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedRows:
+    """What was computed for some rows of a batch.
+
+    Attributes:
+        rows: Which rows.
+        heads: Linear heads whose masks are averaged out.
+        surrogate: A companion of known moments, if there is one.
+        without_heads: Why there can be no heads, if derivatives were missing.
+    """
+
+    rows: slice
+    heads: tuple[Head, ...] = ()
+    surrogate: Expansion | Quadratic | None = None
+    without_heads: str = ""
+
+    def passes(self, source: Source, masks: Sequence[Tensor | None]) -> list[Array]:
+        """Passes with the heads averaged out, and their companions.
+
+        Args:
+            source: The passes of these rows.
+            masks: A chunk of masks.
+
+        Returns:
+            h, s² and G, each (passes, rows, width).
+        """
+
+        def values(masks: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+            h, s2 = reduced_passes(source.sampler, source.program, source.batch, masks, self.heads)
+            G = torch.zeros_like(h) if self.surrogate is None else self.surrogate.values(masks, source.batch.rows)
+            return h, s2, G
+
+        return [as_array(t) for t in source.program.run_cached(values, (self, *source.batch.values), masks)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoundDesigns(NoRefinement):
+    """Designs of T passes for one batch of inputs.
+
+    Attributes:
+        method: The method it was made from.
+        passes: T, the passes of a design.
+        parts: What was computed for the rows, part by part.
+        overhead: Passes spent before the first design: pilot and derivatives.
+        reason: Why the method was chosen, if it was.
+    """
+
+    method: Method
+    passes: int
+    parts: tuple[PreparedRows, ...]
+    overhead: float = 0.0
+    reason: str = ""
+
+    @property
+    def has_surrogate(self) -> bool:
+        """Whether there is an analytic level."""
+        return self.parts[0].surrogate is not None
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Names of the sites averaged out."""
+        return tuple(dict.fromkeys(head.site.name for part in self.parts for head in reversed(part.heads)))
+
+    @property
+    def known_variance(self) -> Array:
+        """The variance of the surrogate, (rows, width)."""
+        return np.concatenate([as_array(p.surrogate.variance) for p in self.parts if p.surrogate is not None])
+
+    def min_cost(self) -> int:
+        """A few pairs of designs, and what preparing them cost."""
+        return 2 * MIN_PAIRS * self.passes + int(np.ceil(self.overhead))
+
+    def extend(self, done: Mapping[str, int], budget: float) -> tuple[list[Task], dict[str, int]]:
+        """Plan the next designs: whole pairs where there will be more, and one more if that is what is left.
+
+        Args:
+            done: Designs and passes so far.
+            budget: Passes that may be spent.
+
+        Returns:
+            Tasks, and the counts after them.
+        """
+        first = done.get("designs", 0)
+        spent = done.get("passes", int(np.ceil(self.overhead)))
+        if not first:
+            budget -= spent
+        count = max(0, int(budget // self.passes))
+        size = max(2, BLOCK // (2 * self.passes) * 2)
+        after = {"designs": first + count, "passes": spent + self.passes * count}
+        return [Task(0, a, n) for a, n in blocks(first, count, size)], after
+
+    def run(self, source: Source, task: Task) -> DesignState:
+        """Means and inner scatter of designs, and of their companions.
+
+        Args:
+            source: The passes of the inputs.
+            task: Some designs.
+
+        Returns:
+            Their moments.
+        """
+        return states_beside(self._run_rows(source, task, part) for part in self.parts)
+
+    def _run_rows(self, source: Source, task: Task, part: PreparedRows) -> DesignState:
+        designs = np.arange(task.first, task.first + task.count)
+        keys = pass_keys(source.seed, task.stream, designs // 2, designs % 2)
+        D, s2, G = self._passes(source, keys, part)
+        if part.surrogate is None:
+            return state_of_designs(D, s2, None, 0.0, task.first)
+        return state_of_designs(D, s2, G, as_array(part.surrogate.variance), task.first)
+
+    def _passes(self, source: Source, keys: Tensor, part: PreparedRows) -> list[Array]:
+        """h, s² and G of some rows and the designs named by ``keys``: each (designs, T, rows, width)."""
+        rows = replace(source, batch=source.batch[part.rows], first_row=source.first_row + part.rows.start)
+        chunks = [part.passes(rows, masks) for masks in rows.design_chunks(keys, self.passes)]
+        joined = [np.concatenate(arrays) for arrays in zip(*chunks, strict=True)]
+        rows.check(joined[0])
+        return [values.reshape(len(keys), self.passes, *values.shape[1:]) for values in joined]
+
+    # ------------------------------------------------------------------------------ states
+
+    def has_estimates(self, state: DesignState | None) -> bool:
+        """Whether there is a pair.
+
+        Args:
+            state: A merged state, or ``None``.
+        """
+        return state is not None and state.whole is not None
+
+    def samples(self, state: DesignState) -> float:
+        """Pairs of designs.
+
+        Args:
+            state: A merged state.
+        """
+        return state.samples
+
+    def read_state(self, blocks: Mapping[str, MomentBlock]) -> DesignState:
+        """A state from its saved blocks.
+
+        Args:
+            blocks: Blocks by path.
+
+        Returns:
+            The state.
+        """
+        return from_blocks(DesignState, blocks)
+
+    def summarise(self, state: DesignState, done: Mapping[str, int]) -> Estimates:
+        """Means over designs and pairs; standard errors from their scatter.
+
+        Args:
+            state: The designs so far.
+            done: Passes so far.
+
+        Returns:
+            The estimates.
+        """
+        found, cost = summary(state), done["passes"]
+        levels = tuple(self._levels(state, found, cost))
+        mean_stderr = _widened(found.designs) * np.sqrt(found.error2_mean)
+        variance_stderr = _widened(found.samples) * np.sqrt(found.error2_variance) * widened_for_tails(state.passes)
+        return Estimates(
+            found.mean,
+            found.variance,
+            mean_stderr,
+            variance_stderr,
+            cost,
+            levels=levels,
+            notes=tuple(self._notes(levels)),
+            overhead=self.overhead,
+            trust=_trust(state, found, mean_stderr, variance_stderr),
+        )
+
+    def _levels(self, state: DesignState, found: Summary, cost: float) -> Iterator[LevelEstimate]:
+        full, s2 = state.passes, state.s2
+        rest, mu2, error2_v = state.rest or full, found.variance, found.error2_variance
+        with np.errstate(invalid="ignore", divide="ignore"):
+            gain = mu2 / cost / found.error2_mean
+            mu4 = full.fourth + 6 * full.variance * s2.mean + 3 * s2.mean**2  # of a pass with its last masks drawn
+            gain_V = (mu4 - mu2**2) / cost / error2_v
+            correlation = np.sqrt(np.clip(1 - rest.variance / full.variance, 0, 1))
+        if self.has_surrogate:
+            known = self.known_variance
+            nothing = np.zeros_like(known)
+            yield LevelEstimate("analytic", 0, 0, self.overhead, nothing, known, nothing, known, nothing, nothing)
+        yield LevelEstimate(
+            "correction" if self.has_surrogate else "passes",
+            self.passes,
+            rest.count,
+            cost - (self.overhead if self.has_surrogate else 0.0),
+            rest.mean,
+            rest.variance,
+            rest.kurtosis,
+            mu2,
+            error2_v * cost,
+            full.kurtosis,
+            correlation=correlation if self.has_surrogate else None,
+            gain=gain,
+            gain_V=gain_V,
+        )
+
+    def _notes(self, levels: tuple[LevelEstimate, ...]) -> Iterator[str]:
+        last = levels[-1]
+        assert last.gain is not None and last.gain_V is not None
+        if self.reason:
+            yield self.reason
+        yield (
+            f"Plain Monte Carlo would need about {times(_median(last.gain))} times as many passes for the mean and "
+            f"{times(_median(last.gain_V))} times as many for the variance (medians over inputs and outputs)."
+        )
+        if self.heads:
+            names = ", ".join(map(repr, self.heads))
+            yield f"The outputs are affine in the units dropped at {names}, which were averaged out in closed form."
+        without = next((part.without_heads for part in self.parts if part.without_heads), "")
+        if without and not self.reason:
+            yield f"No dropout was averaged out in closed form, for lack of derivatives ({without})."
+
+
+def _trust(state: DesignState, found: Summary, mean_stderr: Array, variance_stderr: Array) -> Trust:
+    """What passes, and what the surrogate leaves of them, say about their tails."""
+    whole = trust(state.passes)
+    if state.rest is not None:
+        rest = trust(state.rest)
+        whole &= Trust(rest.mean, rest.mean)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = mean_stderr / np.sqrt(found.variance), variance_stderr / found.variance
+    return whole.where_it_matters(*share)
+
+
+# ------------------------------------------------------------------------------ planning designs
+
+
+def as_array(values: Tensor) -> Array:
+    """In double precision, for numpy.
+
+    Args:
+        values: Any tensor.
+
+    Returns:
+        An array of float64.
+    """
+    return np.asarray(values.double().cpu().numpy())
+
+
+def drops_evenly(source: Source, passes: int) -> bool:
+    """Whether a design drops every unit equally often.
+
+    Args:
+        source: The passes of the inputs.
+        passes: T, the passes of a design.
+
+    Returns:
+        Whether pT is whole at every site.
+    """
+    return all(float(passes * site.p).is_integer() for site in source.program.active)
+
+
+def preparation_cost(source: Source, samples: int = 0) -> float:
+    """About what derivatives and the proof of a head cost.
+
+    Args:
+        source: The passes of the inputs.
+        samples: Random masks at which derivatives are taken, besides the mean mask.
+
+    Returns:
+        Passes.
+    """
+    return (1 + samples) * (1 + source.program.structure.width) + proof_cost(source.batch.rows)
+
+
+def design_length(source: Source, budget: float, most: int, surrogate: bool) -> int:
+    """Passes of a design: few enough for standard errors, that leave little of the budget and drop units evenly.
+
+    Args:
+        source: The passes of the inputs.
+        budget: Passes for designs.
+        most: The longest design.
+        surrogate: Whether passes have a companion.
+
+    Returns:
+        T.
+    """
+    lengths = range(min(SHORT, most), most + 1)
+    return lengths[int(np.argmax([_worth(source, budget, T, surrogate) for T in lengths]))]
+
+
+def _worth(source: Source, budget: float, T: int, surrogate: bool) -> float:
+    """Passes used, over what uneven dropping leaves of the variance.
+
+    Without a surrogate a design knows the scatter inside it to T − 1 degrees of freedom only, once its mean is fixed.
+    """
+    designs = int(budget // T)
+    if designs < 2 * MIN_PAIRS:
+        return 0.0
+    rates = {site.p for site in source.program.active if expandable(site)}
+    uneven = max(((f := p * T % 1.0) * (1.0 - f) / (T * p * (1.0 - p)) for p in rates), default=0.0)
+    used = designs * (T if surrogate else T - 1)
+    return float(used / (_BEYOND + (1.0 - _BEYOND) * uneven) * min(1.0, designs / TRUSTED) ** 0.25)
+
+
+def _widened(samples: ArrayLike) -> Array:
+    """Student's factor, with which ± 1.96 standard errors from few samples cover 95 %.
+
+    >>> _widened([10, 100]).round(3).tolist()
+    [1.154, 1.012]
+    """
+    freedom = np.asarray(samples, dtype=np.float64) - 1
+    return np.asarray(stdtrit(np.where(freedom > 0, freedom, np.nan), 0.975) / ndtri(0.975))
+
+
+def times(gain: float) -> str:
+    """A gain in words: two digits are all it is known to.
+
+    Args:
+        gain: How many times fewer passes.
+
+    Returns:
+        Its digits.
+    """
+    if gain >= 1e4:
+        return "more than 10 000"
+    return f"{gain:.0f}" if gain >= 10 else f"{gain:.1f}"
+
+
+def _median(values: Array) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if finite.size else float("inf")

@@ -1,0 +1,149 @@
+"""Carried states: frozen values made of moment blocks, which merge, lie side by side and can be saved.
+
+A state is a frozen dataclass whose fields are moment blocks, further such dataclasses, tuples of them, or ``None`` for
+what has no samples yet. All that is done with states is defined here, once, field by field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, TypeVar
+
+from mlmc_dropout.moments import MomentBlock
+
+__all__ = ["all_blocks", "from_blocks", "merge_states", "states_beside", "to_blocks"]
+
+S = TypeVar("S")
+
+
+def merge_states(a: S | None, b: S | None) -> S:
+    """The state of both sets of samples.
+
+    Args:
+        a: A state; ``None`` has no samples.
+        b: A state of the same type. The order fixes the last bits of the result.
+
+    Returns:
+        The merged state.
+    """
+    if a is None or b is None:
+        return a if b is None else b  # type: ignore[return-value]
+    if isinstance(a, MomentBlock):
+        return a.merge(b)  # type: ignore[arg-type, return-value]
+    if isinstance(a, tuple):
+        return tuple(merge_states(x, y) for x, y in zip_longest(a, b))  # type: ignore[return-value, call-overload]
+    values = ((getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(a))  # type: ignore[arg-type]
+    return type(a)(*(merge_states(x, y) for x, y in values))
+
+
+def states_beside(states: Iterable[S]) -> S:
+    """States of the same samples of different rows, as one of all rows.
+
+    Args:
+        states: States of one type with equally many samples.
+
+    Returns:
+        The state of all rows, in the given order.
+    """
+    return _beside(list(states))  # type: ignore[no-any-return]
+
+
+def _beside(parts: Sequence[Any]) -> Any:
+    first = parts[0]
+    if first is None:
+        return None
+    if isinstance(first, MomentBlock):
+        return MomentBlock.beside(parts)
+    if isinstance(first, tuple):
+        return tuple(_beside(values) for values in zip(*parts, strict=True))
+    return type(first)(*(_beside([getattr(p, f.name) for p in parts]) for f in dataclasses.fields(first)))
+
+
+def to_blocks(state: Any, prefix: str = "") -> dict[str, MomentBlock]:
+    """All blocks of a state by the path of their fields, such as ``even.own.v``.
+
+    Args:
+        state: A state, or ``None``.
+        prefix: The path that leads to it.
+
+    Returns:
+        The blocks; what has no samples is left out.
+    """
+    if state is None:
+        return {}
+    if isinstance(state, MomentBlock):
+        return {prefix: state}
+    if isinstance(state, tuple):
+        parts: Iterable[tuple[str, Any]] = ((str(i), value) for i, value in enumerate(state))
+    else:
+        parts = ((f.name, getattr(state, f.name)) for f in dataclasses.fields(state))
+    blocks: dict[str, MomentBlock] = {}
+    for name, value in parts:
+        blocks |= to_blocks(value, f"{prefix}.{name}" if prefix else name)
+    return blocks
+
+
+def all_blocks(state: Any) -> list[MomentBlock]:
+    """All blocks of a state.
+
+    Args:
+        state: A state, or ``None``.
+
+    Returns:
+        Its blocks in the order of its fields.
+    """
+    return list(to_blocks(state).values())
+
+
+def from_blocks(kind: type[S], blocks: Mapping[str, MomentBlock]) -> S:
+    """The inverse of :func:`to_blocks`.
+
+    Args:
+        kind: The type of the state.
+        blocks: Its blocks by path.
+
+    Returns:
+        The state.
+
+    Raises:
+        KeyError: If a block is missing that such a state always has.
+    """
+    state = _read(kind, blocks, "")
+    if state is None:
+        raise KeyError(f"no blocks of a {kind.__name__}")
+    return state  # type: ignore[no-any-return]
+
+
+def _read(kind: Any, blocks: Mapping[str, MomentBlock], prefix: str) -> Any:
+    """The value of a field, by its type; ``None`` if it has no blocks."""
+    if kind is MomentBlock:
+        return blocks.get(prefix)
+    if not any(name == prefix or name.startswith(f"{prefix}." if prefix else "") for name in blocks):
+        return None
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        (kind,) = (option for option in typing.get_args(kind) if option is not type(None))
+        return _read(kind, blocks, prefix)
+    if typing.get_origin(kind) is tuple:
+        depth = len(prefix.split(".")) if prefix else 0
+        size = 1 + max(int(name.split(".")[depth]) for name in blocks if name.startswith(f"{prefix}."))
+        return tuple(_read(typing.get_args(kind)[0], blocks, f"{prefix}.{i}") for i in range(size))
+    values = {n: _read(k, blocks, f"{prefix}.{n}" if prefix else n) for n, k in _field_types(kind).items()}
+    missing = [n for n, k in _field_types(kind).items() if values[n] is None and not _optional(k)]
+    if missing:
+        raise KeyError(f"blocks of {missing} are missing in {prefix or kind.__name__}")
+    return kind(**values)
+
+
+@functools.cache
+def _field_types(kind: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _optional(kind: Any) -> bool:
+    return type(None) in typing.get_args(kind)
