@@ -66,7 +66,7 @@ class NonFiniteOutputError(MLMCDropoutError):
 
 
 class ExecutionError(MLMCDropoutError, RuntimeError):
-    """Workers died, or could not be reached or given their work."""
+    """Workers died, could not be reached, or could not be sent their tasks."""
 
 
 class CheckpointError(MLMCDropoutError):

@@ -1,8 +1,8 @@
 """Masks of many passes -> their outputs: under vmap, on repeated rows, or one by one.
 
-Under ``torch.func.vmap`` over the masks, what comes before the first dropout is computed a single
-time and everything after it is batched. A model that cannot be batched so is run on repeated rows,
-and failing that pass by pass. Each way has to reproduce the pass-by-pass loop before it is used.
+Under ``torch.func.vmap`` over the masks, what comes before the first dropout is computed once and everything
+after it is batched. A model that cannot be batched in this way is run on repeated rows or, if that fails too, pass
+by pass. Each mode has to reproduce the pass-by-pass loop before it is used.
 """
 
 from __future__ import annotations
@@ -20,79 +20,21 @@ from torch.func import vmap
 
 from mlmc_dropout.sampling.inputs import Batch
 from mlmc_dropout.sampling.masks import bernoulli, derive, numbers, pass_keys
-from mlmc_dropout.sampling.memory import MemoryWatch
+from mlmc_dropout.sampling.memory import Footprint, measure_footprint, peak_memory
 from mlmc_dropout.sampling.outputs import Structure
-from mlmc_dropout.sampling.sites import Site, outputs_close, play
+from mlmc_dropout.sampling.sites import Site, forward_with_masks, outputs_close
 from mlmc_dropout.sampling.tape import Replay, version
 
-__all__ = ["Footprint", "Program", "arrange", "run_masks", "select_batching"]
+__all__ = ["Program", "arrange", "run_masks", "select_batching"]
 
 Mode = Literal["vmap", "rows", "loop"]
 Forward = Callable[[Any, Batch], Tensor]
 Masks = Sequence[Tensor | None]
 
-WORKING_SET = 6 << 20  # bytes a chunk of passes should touch: beyond the caches, larger chunks are slower
-_VECTOR = 32  # entries that elementwise operations treat alike
-_PASSES = 3  # of the comparison with the loop
-_MANY = 64
-_FILTERS = threading.Lock()  # warning filters belong to the whole process
-
-
-@dataclass(frozen=True, slots=True)
-class Footprint:
-    """Bytes that T passes of n rows hold at once: n·per_row + T·(per_pass + n·per_pass_row).
-
-    Attributes:
-        per_row: Bytes per row that all passes share.
-        per_pass: Bytes per pass, whatever the rows.
-        per_pass_row: Bytes per pass and row.
-    """
-
-    per_row: float = 0.0
-    per_pass: float = 0.0
-    per_pass_row: float = 1.0
-
-    def bytes(self, passes: int, rows: int) -> float:
-        """Memory of a chunk.
-
-        Args:
-            passes: Number of passes T.
-            rows: Number of rows n.
-
-        Returns:
-            The number of bytes.
-        """
-        return rows * self.per_row + passes * (self.per_pass + rows * self.per_pass_row)
-
-    def rows_at_once(self, rows: int, limit: int, passes: int = 1) -> int:
-        """How many rows fit into half the limit, so that there is room for more passes.
-
-        Args:
-            rows: Number of rows there are.
-            limit: Memory limit in bytes.
-            passes: Passes of each row that must fit; 1 by default.
-
-        Returns:
-            The number of rows, at least 1.
-        """
-        fit = (limit / 2 - passes * self.per_pass) / (self.per_row + passes * self.per_pass_row)
-        return max(1, min(rows, int(fit)))
-
-    def passes_at_once(self, rows: int, limit: int) -> int:
-        """How many passes to run at once.
-
-        Enough to keep the processor busy and to repay the work that they share, within the limit.
-
-        Args:
-            rows: Number of rows.
-            limit: Memory limit in bytes.
-
-        Returns:
-            The number of passes, at least 1.
-        """
-        shared = rows * self.per_row
-        size = min(limit - shared, max(WORKING_SET, shared))
-        return max(1, int(size / (self.per_pass + rows * self.per_pass_row)))
+_VECTOR = 32  # entries that elementwise operations process together
+_PASSES = 3  # passes that are compared with the loop
+_MANY_PASSES = 64  # passes times rows to compare, where rows may be reordered
+_WARNING_FILTERS = threading.Lock()  # warning filters belong to the whole process
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +57,7 @@ class Program:
     structure: Structure
     mode: Mode
     rows_independent: bool
-    footprint: Footprint = Footprint()
+    footprint: Footprint = field(default_factory=Footprint)
     notes: tuple[str, ...] = ()
     replay: Replay = field(default_factory=Replay, repr=False, compare=False)
 
@@ -142,7 +84,7 @@ class Program:
         """
         if self.mode != "vmap":
             return function(masks)
-        model = getattr(self.model, "__self__", self.model)  # a bound method has its module there
+        model = getattr(self.model, "__self__", self.model)  # the module of a bound method
         weights = sum(map(version, model.parameters())) if isinstance(model, nn.Module) else 0
         return self.replay(function, (*inputs, weights), masks)
 
@@ -169,68 +111,74 @@ def run_masks(program: Program, forward: Forward, batch: Batch, masks: Masks) ->
     """
     with torch.no_grad():
         if program.mode == "rows":
-            with contextlib.suppress(Exception):  # a model may not take as many rows as there are passes
-                return _on_repeated_rows(program, forward, batch, masks, _nothing)
-            return _one_by_one(program, forward, batch, masks, _nothing)
-        return _RUN[program.mode](program, forward, batch, masks, _nothing)
+            with contextlib.suppress(Exception):  # the model may not take that many rows
+                return _on_repeated_rows(program, forward, batch, masks, _ignore)
+            return _one_by_one(program, forward, batch, masks, _ignore)
+        return _RUN[program.mode](program, forward, batch, masks, _ignore)
 
 
-def _nothing() -> None:
-    """Nobody wants to know when masks are applied."""
+def _ignore() -> None:
+    """Called before each mask is applied, where nothing depends on it."""
 
 
-def _one_by_one(program: Program, forward: Forward, batch: Batch, masks: Masks, started: Callable[[], None]) -> Tensor:
+def _one_by_one(program: Program, forward: Forward, batch: Batch, masks: Masks, on_mask: Callable[[], None]) -> Tensor:
     passes = next(len(m) for m in masks if m is not None)
     out = []
     for t in range(passes):
-        own = [None if m is None else m[t] for m in masks]
+        pass_masks = [None if m is None else m[t] for m in masks]
         fresh = batch.map(torch.clone, batch.rows)
-        one = play(program.model, forward, fresh, program.sites, own, writes=True, started=started)
-        out.append(one.clone())  # a model may return the same memory every time
+        output = forward_with_masks(
+            program.model, forward, fresh, program.sites, pass_masks, writes=True, on_mask=on_mask
+        )
+        out.append(output.clone())  # a model may return the same memory every time
     return torch.stack(out)
 
 
-def _vmapped(program: Program, forward: Forward, batch: Batch, masks: Masks, started: Callable[[], None]) -> Tensor:
-    def one(*chosen: Tensor) -> Tensor:
-        left = iter(chosen)
-        own = [None if m is None else next(left) for m in masks]
+def _vmapped(program: Program, forward: Forward, batch: Batch, masks: Masks, on_mask: Callable[[], None]) -> Tensor:
+    def one_pass(*pass_masks: Tensor) -> Tensor:
+        remaining = iter(pass_masks)
+        by_site = [None if m is None else next(remaining) for m in masks]
         fresh = batch.map(torch.clone, batch.rows)
-        return play(program.model, forward, fresh, program.sites, own, started=started, fills=False)  # type: ignore[no-any-return]
+        return forward_with_masks(program.model, forward, fresh, program.sites, by_site, on_mask=on_mask, fills=False)  # type: ignore[no-any-return]
 
-    given = [m for m in masks if m is not None]
+    drawn = [m for m in masks if m is not None]
     if all(batch.rows * site.units % _VECTOR == 0 for site in program.active):
-        return vmap(one, randomness="error")(*given)
-    # The last few entries of a tensor are computed apart, with other rounding: let them be those of a pass too many.
-    return vmap(one, randomness="error")(*(torch.cat([m, m[-1:]]) for m in given))[:-1]
+        return vmap(one_pass, randomness="error")(*drawn)
+    # The last few entries of a tensor are computed separately and round differently: let an extra pass have them.
+    return vmap(one_pass, randomness="error")(*(torch.cat([m, m[-1:]]) for m in drawn))[:-1]
 
 
 def _on_repeated_rows(
-    program: Program, forward: Forward, batch: Batch, masks: Masks, started: Callable[[], None]
+    program: Program, forward: Forward, batch: Batch, masks: Masks, on_mask: Callable[[], None]
 ) -> Tensor:
     passes = next(len(m) for m in masks if m is not None)
     if not all(site.splits_by_row for site in program.active):
-        return _on_neighbouring_rows(program, forward, batch, masks, started)
+        return _on_neighbouring_rows(program, forward, batch, masks, on_mask)
     tiled = batch.map(lambda t: t.repeat(passes, *(1,) * (t.dim() - 1)), passes * batch.rows)
-    own = [None if m is None else _tile(m, site, batch.rows) for m, site in zip(masks, program.sites, strict=True)]
-    out = play(program.model, forward, tiled, program.sites, own, writes=True, started=started)
+    tiled_masks = [
+        None if m is None else _tile(m, site, batch.rows) for m, site in zip(masks, program.sites, strict=True)
+    ]
+    out = forward_with_masks(program.model, forward, tiled, program.sites, tiled_masks, writes=True, on_mask=on_mask)
     return out.clone().reshape(passes, batch.rows, -1)  # type: ignore[no-any-return]
 
 
 def _on_neighbouring_rows(
-    program: Program, forward: Forward, batch: Batch, masks: Masks, started: Callable[[], None]
+    program: Program, forward: Forward, batch: Batch, masks: Masks, on_mask: Callable[[], None]
 ) -> Tensor:
-    """All passes of a row side by side: in a packed sequence, every entry then has its passes as neighbours."""
+    """All passes of a row next to each other: in a packed sequence, the passes of every entry then are neighbours."""
     passes = next(len(m) for m in masks if m is not None)
     tiled = batch.map(lambda t: t.repeat_interleave(passes, 0), passes * batch.rows)
-    own: list[Tensor | None] = []
+    tiled_masks: list[Tensor | None] = []
     for site, mask in zip(program.sites, masks, strict=True):
         if mask is not None and site.row_axis is not None:
             axis = site.row_axis
             mask = mask.unflatten(axis + 1, (batch.rows, -1)).movedim(0, axis + 1).flatten(axis, axis + 2)
         elif mask is not None:
             mask = mask.movedim(0, 1).flatten(0, 1)
-        own.append(mask)
-    out = play(program.model, forward, tiled, program.sites, own, writes=True, started=started, check_shapes=False)
+        tiled_masks.append(mask)
+    out = forward_with_masks(
+        program.model, forward, tiled, program.sites, tiled_masks, writes=True, on_mask=on_mask, check_shapes=False
+    )
     return out.clone().reshape(batch.rows, passes, -1).transpose(0, 1)  # type: ignore[no-any-return]
 
 
@@ -250,22 +198,22 @@ def arrange(keep: Tensor, site: Site, rows: int) -> Tensor:
     Returns:
         The masks, (passes, *mask): along the row axis ``rows`` times as long as the site's shape, or once.
     """
-    passes, drawn = keep.shape[:2]
+    passes, mask_rows = keep.shape[:2]
     axis = site.row_axis
-    if axis is None or (drawn == 1 and site.shape[axis] == 1) or rows == 1:
+    if axis is None or (mask_rows == 1 and site.shape[axis] == 1) or rows == 1:
         return keep.reshape(passes, *site.shape)
-    split = keep.reshape(passes, drawn, *site.shape).expand(-1, rows, *(-1,) * len(site.shape))
+    split = keep.reshape(passes, mask_rows, *site.shape).expand(-1, rows, *(-1,) * len(site.shape))
     return split.movedim(1, axis + 1).flatten(axis + 1, axis + 2)
 
 
 def _tile(mask: Tensor, site: Site, rows: int) -> Tensor:
     """From (passes, *mask of all rows) to the mask of the rows of all passes, pass after pass."""
     axis = site.row_axis or 0
-    own = mask
-    if mask.shape[axis + 1] != site.shape[axis] * rows:  # shared over rows
-        own = mask.unsqueeze(axis + 1).expand(*mask.shape[: axis + 1], rows, *mask.shape[axis + 1 :])
-        own = own.flatten(axis + 1, axis + 2)
-    return own.movedim(0, axis).flatten(axis, axis + 1)
+    per_row = mask
+    if mask.shape[axis + 1] != site.shape[axis] * rows:  # shared by all rows
+        per_row = mask.unsqueeze(axis + 1).expand(*mask.shape[: axis + 1], rows, *mask.shape[axis + 1 :])
+        per_row = per_row.flatten(axis + 1, axis + 2)
+    return per_row.movedim(0, axis).flatten(axis, axis + 1)
 
 
 # ------------------------------------------------------------------------------------ choosing
@@ -287,75 +235,69 @@ def select_batching(program: Program, forward: Forward, batch: Batch) -> tuple[P
     """
     probe, passes = batch[:2], _PASSES
     if not all(site.splits_by_row for site in program.active):
-        probe, passes = batch, max(_PASSES, -(-_MANY // batch.rows))  # rows may change places where there are many
-    masks = [_coins(site, probe.rows, batch.device, passes) for site in program.sites]
+        probe, passes = (
+            batch,
+            max(_PASSES, -(-_MANY_PASSES // batch.rows)),
+        )  # packing reorders rows only where there are many
+    masks = [_fair_masks(site, probe.rows, batch.device, passes) for site in program.sites]
     expected = run_masks(program, forward, probe, masks)
     reasons: list[str] = []
     for mode in _candidates(program):
         candidate = replace(program, mode=mode)
         try:
-            slow = _compare(candidate, forward, probe, masks, expected)
-            if not slow:
-                return replace(candidate, footprint=_measure(candidate, forward, batch)), "; ".join(reasons)
-            reasons.append(slow)
-        except Exception as error:  # whatever a model has against being batched
+            problem = _compare(candidate, forward, probe, masks, expected)
+            if not problem:
+                return replace(candidate, footprint=_footprint(candidate, forward, batch)), "; ".join(reasons)
+            reasons.append(problem)
+        except Exception as error:  # models fail to be batched in many ways
             reasons.append(f"{mode}: {str(error).splitlines()[0][:200]}")
-    return replace(program, footprint=_measure(program, forward, batch)), "; ".join(reasons)
+    return replace(program, footprint=_footprint(program, forward, batch)), "; ".join(reasons)
 
 
 def _candidates(program: Program) -> tuple[Mode, ...]:
-    of_weights = any(site.row_axis is None and site.splits_by_row for site in program.active)
-    ways: list[Mode] = [] if any(site.in_kernel for site in program.active) else ["vmap"]
-    return tuple(ways) if of_weights or not program.rows_independent else (*ways, "rows")
+    drops_weights = any(site.row_axis is None and site.splits_by_row for site in program.active)
+    modes: list[Mode] = [] if any(site.in_kernel for site in program.active) else ["vmap"]
+    return tuple(modes) if drops_weights or not program.rows_independent else (*modes, "rows")
 
 
-def _coins(site: Site, rows: int, device: torch.device, passes: int = _PASSES) -> Tensor | None:
+def _fair_masks(site: Site, rows: int, device: torch.device, passes: int = _PASSES) -> Tensor | None:
     if not site.active:
         return None
     keys = derive(pass_keys(0, 0, 0, range(passes), device), site.index)
-    own = rows if site.row_axis is not None else 1
+    mask_rows = rows if site.row_axis is not None else 1
     if site.law != "bernoulli":
-        return arrange(numbers(keys, site.law, site.units, own), site, rows)
-    return arrange(bernoulli(keys, site.units, 0.5, own), site, rows)
+        return arrange(numbers(keys, site.law, site.units, mask_rows), site, rows)
+    return arrange(bernoulli(keys, site.units, 0.5, mask_rows), site, rows)
 
 
 def _compare(candidate: Program, forward: Forward, probe: Batch, masks: Masks, expected: Tensor) -> str:
-    """Empty if the candidate is right and fast, else what is wrong with it."""
-    with _FILTERS, warnings.catch_warnings(record=True) as heard:
+    """What is wrong with the candidate; "" if it gives the same outputs and vmap has no slow fallback."""
+    with _WARNING_FILTERS, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        got = run_masks(candidate, forward, probe, masks)
-    if not outputs_close(got, expected):
+        output = run_masks(candidate, forward, probe, masks)
+    if not outputs_close(output, expected):
         return f"{candidate.mode} gives other outputs than a loop"
-    drops = [str(w.message).splitlines()[0][:200] for w in heard if "performance drop" in str(w.message)]
+    drops = [str(w.message).splitlines()[0][:200] for w in caught if "performance drop" in str(w.message)]
     return f"{candidate.mode}: {drops[0]}" if drops else ""
 
 
-def _measure(program: Program, forward: Forward, batch: Batch) -> Footprint:
-    """Memory of a chunk, from runs on two and on three rows."""
-    masks_per_row = sum(s.mask_bytes for s in program.active) + 2 * max(s.mask_bytes for s in program.active)
-    if not program.rows_split or batch.rows < 3:
-        rows = batch.rows if not program.rows_split else min(batch.rows, 2)
-        fixed, growing = _peaks(program, forward, batch[:rows])
-        return Footprint(fixed / rows, 0.0, growing / rows + masks_per_row)
-    fixed, less = _peaks(program, forward, batch[:2])
-    _, more = _peaks(program, forward, batch[:3])
-    per_pass_row = max(more - less, 0.0)
-    return Footprint(fixed / 2, max(less - 2 * per_pass_row, 0.0), per_pass_row + masks_per_row)
+def _footprint(program: Program, forward: Forward, batch: Batch) -> Footprint:
+    """Memory of a chunk of passes, masks included."""
+    mask_sizes = [site.mask_bytes for site in program.active]
+
+    def peaks(rows: int) -> tuple[float, float]:
+        part = batch[:rows]
+        masks = [_fair_masks(site, rows, batch.device) for site in program.sites]
+        run = _RUN[program.mode]
+        return _shared_and_per_pass(
+            program.mode, peak_memory(lambda on_mask: run(program, forward, part, masks, on_mask))
+        )
+
+    return measure_footprint(peaks, batch.rows, program.rows_split, sum(mask_sizes) + 2 * max(mask_sizes))
 
 
-def _peaks(program: Program, forward: Forward, batch: Batch) -> tuple[float, float]:
+def _shared_and_per_pass(mode: Mode, peaks: Sequence[int]) -> tuple[float, float]:
     """Bytes that a chunk holds whatever its passes, and bytes per pass."""
-    masks = [_coins(site, batch.rows, batch.device) for site in program.sites]
-    started: list[bool] = []
-    watch = MemoryWatch()
-
-    def start() -> None:
-        if not started:
-            started.append(True)
-            watch.stage()
-
-    with torch.no_grad(), watch:
-        _RUN[program.mode](program, forward, batch, masks, start)
-    if program.mode == "rows":
-        return 0.0, watch.peaks[0] / _PASSES
-    return watch.peaks[0], watch.peaks[1] / _PASSES if program.mode == "vmap" else 0.0
+    if mode == "rows":
+        return 0.0, peaks[0] / _PASSES
+    return peaks[0], peaks[1] / _PASSES if mode == "vmap" else 0.0

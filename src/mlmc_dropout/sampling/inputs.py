@@ -1,4 +1,4 @@
-"""What goes in and what comes out: inputs as rows, outputs as one matrix per pass."""
+"""The inputs of a model, cut into rows and batches."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Batch:
         args: Positional arguments; tuples, lists and dicts may be nested in them.
         kwargs: Named arguments.
         rows: Number of rows.
-        constants: Where the tensors are that are not cut into rows.
+        constants: Paths of the tensors that are not cut into rows.
     """
 
     args: tuple[Any, ...]
@@ -154,7 +154,7 @@ class Batch:
             raise InputError(f"inputs contain NaN in rows {abbreviate(rows.tolist())}; remove or impute those rows")
 
     def _changed(self, change: Callable[[Tensor], Tensor], keep: Callable[[Tensor], Tensor], rows: int) -> Batch:
-        """Tensors with rows changed, others kept in their own way."""
+        """The batch with ``change`` applied to tensors with rows and ``keep`` to the others."""
 
         def each(path: Path, value: Any) -> Any:
             if not isinstance(value, Tensor):
@@ -165,7 +165,7 @@ class Batch:
 
 
 def batches_of(
-    x: Any, device: torch.device | None, dtype: torch.dtype | None, takes: int | None = None
+    x: Any, device: torch.device | None, dtype: torch.dtype | None, arity: int | None = None
 ) -> Iterator[Batch]:
     """The inputs as batches: one for a tensor, array, tuple or dict, several for an iterable of these.
 
@@ -173,8 +173,8 @@ def batches_of(
         x: The inputs.
         device: Where they go.
         dtype: The type that arrays of floats take.
-        takes: How many positional arguments the model takes (see :func:`positional_arguments`). What a loader
-            yields beyond that is labels and is left out.
+        arity: How many positional arguments the model takes (see :func:`positional_arguments`). What a loader
+            yields beyond that is labels and is left out; by default everything is used.
 
     Yields:
         The batches, in order.
@@ -191,7 +191,7 @@ def batches_of(
         if isinstance(item, (Number, np.number)):
             raise InputError("a list of numbers is ambiguous; give a tensor or array with the rows first")
         empty = False
-        yield Batch.of(item[:takes] if takes and _is_sequence(item) else item, device, dtype)
+        yield Batch.of(item[:arity] if arity and _is_sequence(item) else item, device, dtype)
     if empty:
         raise InputError("the iterable of inputs is empty; give at least one batch")
 
@@ -223,7 +223,7 @@ def positional_arguments(model: Any) -> int | None:
 
 
 class _Reader:
-    """Turns what users give into tensors on the model's device; keeps in mind where constants are."""
+    """Turns the user's inputs into tensors on the model's device, and records where constants are."""
 
     def __init__(self, device: torch.device | None, dtype: torch.dtype | None) -> None:
         self.device, self.dtype = device, dtype
@@ -278,7 +278,7 @@ def _plain_array(label: str, value: NDArray[Any]) -> NDArray[Any]:
     dtype = value.dtype.newbyteorder("=")
     if dtype.kind == "f" and dtype.itemsize > 8:
         dtype = np.dtype(np.float64)
-    if dtype in (np.dtype(np.uint16), np.dtype(np.uint32)):  # torch has them and can do next to nothing with them
+    if dtype in (np.dtype(np.uint16), np.dtype(np.uint32)):  # torch hardly supports them
         dtype = np.dtype(np.int64)
     plain = np.asarray(value, dtype=dtype, order="C")
     return plain if plain.flags.writeable else plain.copy()
@@ -300,10 +300,10 @@ def _walk(value: Any, each: Callable[[Path, Any], Any], path: Path = ()) -> Any:
 
 def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[Path, Any]:
     """Everything in positional and named arguments, by its path."""
-    found: dict[Path, Any] = {}
-    _walk(args, found.__setitem__)
-    _walk(kwargs, found.__setitem__)
-    return found
+    leaves: dict[Path, Any] = {}
+    _walk(args, leaves.__setitem__)
+    _walk(kwargs, leaves.__setitem__)
+    return leaves
 
 
 def _is_dense(value: Tensor) -> bool:
@@ -359,13 +359,13 @@ def _all_scalars(values: Iterable[Any]) -> bool:
 
 
 def _check_iterable(x: Any) -> None:
-    """Refuse what is no iterable of batches."""
+    """Refuse what is not an iterable of batches."""
     if isinstance(x, Dataset):
         raise InputError(
             f"a {type(x).__name__} is a dataset of single samples; give batches: use "
             "DataLoader(dataset, batch_size=256), or iter(dataset) if it yields batches already"
         )
-    if hasattr(x, "keys"):  # and no mapping: a graph of torch_geometric, for one
+    if hasattr(x, "keys"):  # but not a mapping: for example a graph of torch_geometric
         raise _unknown("x", x)
     if not isinstance(x, Iterable) or isinstance(x, (str, bytes)):
         raise InputError(
@@ -374,14 +374,14 @@ def _check_iterable(x: Any) -> None:
         )
 
 
-def even_parts(rows: int, most: int) -> Iterator[tuple[int, int]]:
+def even_parts(rows: int, max_rows: int) -> Iterator[tuple[int, int]]:
     """Cut rows into parts of nearly equal size, none of a single row if that can be avoided.
 
     Some models squeeze the outputs of a single row.
 
     Args:
         rows: Number of rows.
-        most: Largest size of a part; exceeded only where a part would have a single row.
+        max_rows: Largest size of a part; exceeded only where a part would have a single row.
 
     Yields:
         First row and end of each part.
@@ -390,24 +390,24 @@ def even_parts(rows: int, most: int) -> Iterator[tuple[int, int]]:
         >>> list(even_parts(10, 4)), list(even_parts(3, 1))
         ([(0, 3), (3, 6), (6, 10)], [(0, 3)])
     """
-    count = min(-(-rows // most), max(1, rows // 2))
+    count = min(-(-rows // max_rows), max(1, rows // 2))
     edges = [part * rows // count for part in range(count + 1)]
     yield from itertools.pairwise(edges)
 
 
-def abbreviate(items: list[Any], most: int = 8) -> str:
+def abbreviate(items: list[Any], max_items: int = 8) -> str:
     """List the first few items, for a message.
 
     Args:
         items: The items.
-        most: How many to show; 8 by default.
+        max_items: How many to show; 8 by default.
 
     Returns:
         The items separated by commas, with their number if some are left out.
 
     Examples:
-        >>> abbreviate([1, 2, 3], most=2)
+        >>> abbreviate([1, 2, 3], max_items=2)
         '1, 2, … (3 in all)'
     """
-    shown = ", ".join(map(str, items[:most]))
-    return shown if len(items) <= most else f"{shown}, … ({len(items)} in all)"
+    shown = ", ".join(map(str, items[:max_items]))
+    return shown if len(items) <= max_items else f"{shown}, … ({len(items)} in all)"

@@ -1,12 +1,12 @@
-"""Dropout, caught where torch dispatches it.
+"""Dropout, intercepted where torch dispatches it.
 
 :class:`Interceptor` is a torch-function mode. While it is active, every form of dropout a forward
 pass can meet -- module or functional, feature-wise, alpha, inside attention, between the layers of
 a recurrent network -- is reduced to one call of :meth:`Interceptor.drop` with the activation, the
 rate and the shape of the mask. Random numbers that the model draws by itself -- hand-made masks,
 stochastic depth, noise layers -- become calls of :meth:`Interceptor.draw` with their law and shape.
-What happens there is the business of a subclass: record the site, or apply a given mask. Torch's own
-generators are never touched.
+Subclasses decide what happens there: record the site, or apply a mask. Torch's own generators are
+never used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 __all__ = ["Interceptor", "Normalised", "apply_mask"]
 
 _ALPHA = 1.7580993408473766  # minus the limit of SELU at −∞, as in torch
-_ROWS = 16  # of which linear maps are computed multiples
+_ROWS = 16  # linear maps are computed for multiples of so many rows
 
 
 def apply_mask(kind: str, x: Tensor, keep: Tensor, p: float) -> Tensor:
@@ -58,17 +58,17 @@ def apply_mask(kind: str, x: Tensor, keep: Tensor, p: float) -> Tensor:
 
 
 def _unwrapped(*tensors: Tensor) -> tuple[list[Tensor], int | None]:
-    """Tensors without the wrapper of vmap, and its level; as they are where the passes are not the leading axis.
+    """Tensors without vmap's wrapper, and its level; unchanged where the passes are not the leading axis.
 
-    What treats all passes alike can then be computed on all at once, without vmap's cost per operation.
+    Operations that treat all passes alike can then be computed for all at once, without vmap's cost per operation.
     """
     level = max((_functorch.maybe_get_level(t) for t in tensors), default=-1)
     plain = []
     for tensor in tensors:
         if _functorch.is_batchedtensor(tensor):
             inner = _functorch.get_unwrapped(tensor)
-            own = _functorch.maybe_get_level(tensor) == level and _functorch.maybe_get_bdim(tensor) == 0
-            if not own or _functorch.is_functorch_wrapped_tensor(inner):
+            leading = _functorch.maybe_get_level(tensor) == level and _functorch.maybe_get_bdim(tensor) == 0
+            if not leading or _functorch.is_functorch_wrapped_tensor(inner):
                 return list(tensors), None
             plain.append(inner)
         elif _functorch.is_functorch_wrapped_tensor(tensor):
@@ -79,7 +79,7 @@ def _unwrapped(*tensors: Tensor) -> tuple[list[Tensor], int | None]:
 
 
 class Interceptor(TorchFunctionMode):
-    """Catches every dropout and every other draw of a forward pass; subclasses implement :meth:`drop` and :meth:`draw`.
+    """Intercepts every random call of a forward pass; subclasses implement :meth:`drop` and :meth:`draw`.
 
     Attributes:
         fills: Whether functions that fill a tensor with random numbers may do so. Under vmap a tensor without passes
@@ -183,7 +183,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(QKᵀ·scale + mask), dropped, times V: the fused kernels draw masks of their own."""
+    """softmax(QKᵀ·scale + mask), dropped, times V: the fused kernels would draw their own masks."""
     if dropout_p == 0.0:
         return func(query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)  # type: ignore[no-any-return]
     if enable_gqa:
@@ -196,7 +196,7 @@ def _attention(
     if attn_mask is not None:
         scores = scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
     weights = scores.softmax(dim=-1)
-    if attn_mask is not None:  # a query that may look nowhere gets zeros, as in torch
+    if attn_mask is not None:  # a query without any key gets zeros, as in torch
         weights = weights.masked_fill((scores == -math.inf).all(dim=-1, keepdim=True), 0.0)
     return mode.drop("attention", weights, dropout_p, True, tuple(weights.shape), False) @ value
 
@@ -206,10 +206,10 @@ def _normalise(
 ) -> Tensor:
     """Batch normalisation uses its running statistics where it has them, whatever the mode of the model."""
     names = ("weight", "bias", "training", "momentum", "eps")
-    given = {**dict(zip(names, rest, strict=False)), **kw}
+    arguments = {**dict(zip(names, rest, strict=False)), **kw}
     if running_mean is not None and running_var is not None:
-        given["training"] = False
-    return func(input, running_mean, running_var, **given)  # type: ignore[no-any-return]
+        arguments["training"] = False
+    return func(input, running_mean, running_var, **arguments)  # type: ignore[no-any-return]
 
 
 def _linear(mode: Interceptor, func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -245,18 +245,18 @@ def _by_rows(func: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> T
 def _with_mode_inside(mode: Interceptor, func: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a Python function of torch with the mode active inside it.
 
-    A mode is suspended while it handles a call, and the function would hand itself back to the mode
-    if it were not. So a twin is called whose check for modes always says no.
+    A mode is suspended while it handles a call; were it not, the function would dispatch to the mode again.
+    So a copy of the function is called, whose check for modes always says no.
     """
     checks = dict.fromkeys(("has_torch_function", "has_torch_function_unary"), lambda _: False)
-    twin = types.FunctionType(func.__code__, {**func.__globals__, **checks})
-    twin.__defaults__, twin.__kwdefaults__ = func.__defaults__, func.__kwdefaults__
+    function = types.FunctionType(func.__code__, {**func.__globals__, **checks})
+    function.__defaults__, function.__kwdefaults__ = func.__defaults__, func.__kwdefaults__
     with mode:
-        return twin(*args, **kwargs)
+        return function(*args, **kwargs)
 
 
 def _sort(mode: Interceptor, func: Any, input: Tensor, dim: int = -1, descending: bool = False, **kw: Any) -> Any:
-    """Equal values keep their order, as packed sequences sort their lengths: passes must not change places."""
+    """Sort stably: packed sequences sort by length, and passes of equal length must not be reordered."""
     return func(input, **{**kw, "stable": True, "dim": dim, "descending": descending})
 
 
@@ -275,10 +275,10 @@ def _recurrent(mode: Interceptor, func: Any, input: Tensor, *rest: Any) -> tuple
     per_layer = len(weights) // layers
     states: list[Any] = []
     for layer in range(layers):
-        own = slice(layer * directions, (layer + 1) * directions)
-        start = tuple(h[own] for h in hx) if isinstance(hx, (list, tuple)) else hx[own]
-        own_weights = weights[layer * per_layer : (layer + 1) * per_layer]
-        input, *state = func(input, *lead, start, own_weights, biases, 1, 0.0, training, *tail)
+        in_layer = slice(layer * directions, (layer + 1) * directions)
+        start = tuple(h[in_layer] for h in hx) if isinstance(hx, (list, tuple)) else hx[in_layer]
+        layer_weights = weights[layer * per_layer : (layer + 1) * per_layer]
+        input, *state = func(input, *lead, start, layer_weights, biases, 1, 0.0, training, *tail)
         states.append(state)
         if layer < layers - 1:
             input = mode.drop("recurrent", input, p, training, tuple(input.shape), False)

@@ -1,7 +1,7 @@
-"""A copy of the model to run, so that nothing reachable from the model itself is ever changed.
+"""A copy of the model to run, so that nothing reachable from the model itself is changed.
 
 All forward passes run on this copy: another thread may train the model, estimate with it, or read its mode at the
-same time. Parameters are shared. Everything else that a forward pass could write on is copied: mode flags, buffers,
+same time. Parameters are shared. Everything else that a forward pass could write to is copied: mode flags, buffers,
 attributes, containers, and what functions kept in the model refer to (closures, bound methods, partials, globals of
 scripts and notebooks), such as the dictionary in which a forward hook stores activations.
 """
@@ -29,8 +29,8 @@ __all__ = ["Isolated", "isolate"]
 CARRIERS = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBase)  # drop units themselves
 _NORMALISATION = (nn.modules.batchnorm._NormBase,)
 
-_MOST_BYTES = 1 << 30  # of tensors copied besides buffers
-_MOST_OBJECTS = 100_000  # copied for one attribute
+_MAX_BYTES = 1 << 30  # of tensors copied besides buffers
+_MAX_OBJECTS = 100_000  # copied for one attribute
 _ATOMIC = (
     type(None), bool, int, float, complex, str, bytes, type, range, slice, types.ModuleType, types.BuiltinFunctionType,
     torch.dtype, torch.device, torch.Size, torch.layout, nn.Parameter, np.generic, np.dtype,
@@ -49,7 +49,7 @@ class Isolated:
 
     Attributes:
         model: The copy, called like the model.
-        modules: All modules of the copy, and their names.
+        modules: All modules of the copy, with their names.
         shared: Names of what could not be copied and is used by the model and its copy alike.
         buffers: Names of buffers, those of the copy, and those of the model.
     """
@@ -74,7 +74,11 @@ class Isolated:
 
     def changed(self) -> list[str]:
         """Names of the buffers that passes have changed."""
-        return [name for name, own, model in self.buffers if own.shape != model.shape or not torch.equal(own, model)]
+        return [
+            name
+            for name, copied, original in self.buffers
+            if copied.shape != original.shape or not torch.equal(copied, original)
+        ]
 
     def restore(self) -> list[str]:
         """Reset the buffers to their values in the model.
@@ -83,9 +87,9 @@ class Isolated:
             Names of the buffers that had changed.
         """
         changed = self.changed()
-        for name, own, original in self.buffers:
+        for name, copied, original in self.buffers:
             if name in changed:
-                own.data = original.detach().clone()
+                copied.data = original.detach().clone()
         return changed
 
 
@@ -96,7 +100,7 @@ def isolate(model: Any) -> Isolated:
         model: An ``nn.Module``, or a function, bound method, partial or other callable.
 
     Returns:
-        The copy. The wrappers of ``torch.compile`` are taken off: they would run the original out of sight.
+        The copy. The wrappers of ``torch.compile`` are taken off: they would run the original, unseen.
 
     Raises:
         ModelError: If a part is TorchScript, which hides its dropout from Python.
@@ -111,7 +115,7 @@ def isolate(model: Any) -> Isolated:
 
 
 class _TooLargeError(Exception):
-    """More objects hang on an attribute than are worth copying."""
+    """An attribute refers to more objects than are worth copying."""
 
 
 class _Copier:
@@ -123,8 +127,8 @@ class _Copier:
         self.modules: list[tuple[nn.Module, str]] = []
         self.buffers: list[tuple[str, Tensor, Tensor]] = []
         self.shared: list[str] = []
-        self.bytes_left = _MOST_BYTES
-        self.objects_left = _MOST_OBJECTS
+        self.bytes_left = _MAX_BYTES
+        self.objects_left = _MAX_OBJECTS
 
     def root(self, model: Any) -> Any:
         """The copy of what is called."""
@@ -157,12 +161,12 @@ class _Copier:
         if isinstance(value, _ATOMIC):
             return value
         kept, modules = len(self.kept), len(self.modules)
-        self.objects_left = _MOST_OBJECTS
+        self.objects_left = _MAX_OBJECTS
         try:
             return self.copy(value, name)
         except ModelError:
             raise
-        except Exception:  # whatever a foreign object has against being copied
+        except Exception:  # foreign objects fail to be copied in many ways
             for part in self.kept[kept:]:
                 self.done.pop(id(part), None)
             del self.kept[kept:], self.modules[modules:]
@@ -268,10 +272,15 @@ class _Copier:
 
     def _function(self, function: types.FunctionType, name: str) -> Any:
         """A function with its closure, defaults and the globals of a script or notebook that it uses."""
-        own = not function.__code__.co_filename.startswith(_LIBRARIES)
-        if function.__closure__ is None and function.__defaults__ is None and not function.__kwdefaults__ and not own:
+        from_user = not function.__code__.co_filename.startswith(_LIBRARIES)
+        if (
+            function.__closure__ is None
+            and function.__defaults__ is None
+            and not function.__kwdefaults__
+            and not from_user
+        ):
             return self.remember(function, function)
-        scope = dict(function.__globals__) if own else function.__globals__
+        scope = dict(function.__globals__) if from_user else function.__globals__
         fresh = [
             (self.remember(old, types.CellType()), old)
             for old in function.__closure__ or ()
@@ -280,7 +289,7 @@ class _Copier:
         cells = tuple(self.done[id(old)] for old in function.__closure__ or ())
         copy = types.FunctionType(function.__code__, scope, function.__name__, None, cells or None)
         self.remember(function, copy)
-        if own:
+        if from_user:
             for key in _names(function.__code__):
                 if isinstance(part := function.__globals__.get(key), (nn.Module, types.FunctionType, *_CONTAINERS)):
                     scope[key] = self.attribute(part, key)

@@ -1,9 +1,9 @@
-"""A pass's name -> its dropout masks.
+"""The name of a pass -> its dropout masks.
 
-A pass is named by ``(seed, stream, replicate, pass)``. Its masks follow from that name alone:
+A pass is named by ``(seed, stream, replicate, index)``. Its masks depend on that name alone:
 the name is hashed to a 64-bit key, the key and the position of a unit are hashed to random
 bits, and the bits are compared with the dropout rate. Nothing is drawn from torch's global
-generators and nothing is remembered between calls, so a pass has the same masks in whatever
+generators and no state is kept between calls, so a pass has the same masks in whatever
 chunk, process, machine or device it is computed.
 
 The hash is SplitMix64 evaluated at an index (Steele, Lea & Flood, *Fast splittable

@@ -1,15 +1,86 @@
-"""How much memory a forward pass holds."""
+"""How much memory passes hold, and how many of them fit: the one account of memory.
+
+:class:`MemoryWatch` counts the tensors of a pass, :func:`measure_footprint` derives from it the memory of a chunk of
+passes, and :class:`Footprint` says how many rows and passes fit the limit. Masks drawn ahead and the values of a task
+are added where they are made: in ``sampler`` and ``source``.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import os
+import sys
 import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["MemoryWatch"]
+__all__ = ["Footprint", "MemoryWatch", "keep_freed_memory", "measure_footprint", "peak_memory"]
+
+WORKING_SET = 6 << 20  # bytes a chunk of passes should touch: beyond the caches, larger chunks are slower
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # as in malloc.h
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes that T passes of n rows hold at once: n·per_row + T·(per_pass + n·per_pass_row).
+
+    Attributes:
+        per_row: Bytes per row that all passes share.
+        per_pass: Bytes per pass, whatever the rows.
+        per_pass_row: Bytes per pass and row.
+    """
+
+    per_row: float = 0.0
+    per_pass: float = 0.0
+    per_pass_row: float = 1.0
+
+    def bytes(self, passes: int, rows: int) -> float:
+        """Memory of a chunk.
+
+        Args:
+            passes: Number of passes T.
+            rows: Number of rows n.
+
+        Returns:
+            The number of bytes.
+        """
+        return rows * self.per_row + passes * (self.per_pass + rows * self.per_pass_row)
+
+    def rows_at_once(self, rows: int, limit: int, passes: int = 1) -> int:
+        """How many rows fit into half the limit, so that there is room for more passes.
+
+        Args:
+            rows: Number of rows there are.
+            limit: Memory limit in bytes.
+            passes: Passes of each row that must fit; 1 by default.
+
+        Returns:
+            The number of rows, at least 1.
+        """
+        fit = (limit / 2 - passes * self.per_pass) / (self.per_row + passes * self.per_pass_row)
+        return max(1, min(rows, int(fit)))
+
+    def passes_at_once(self, rows: int, limit: int) -> int:
+        """How many passes to run at once.
+
+        Enough to keep the processor busy and to repay the work that they share, within the limit.
+
+        Args:
+            rows: Number of rows.
+            limit: Memory limit in bytes.
+
+        Returns:
+            The number of passes, at least 1.
+        """
+        shared = rows * self.per_row
+        size = min(limit - shared, max(WORKING_SET, shared))
+        return max(1, int(size / (self.per_pass + rows * self.per_pass_row)))
 
 
 class MemoryWatch(TorchDispatchMode):
@@ -33,9 +104,9 @@ class MemoryWatch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, classes: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        known = {_memory(a) for a in args if isinstance(a, Tensor)}
+        arguments = {_storage(a) for a in args if isinstance(a, Tensor)}
         for value in out if isinstance(out, (tuple, list)) else (out,):
-            if isinstance(value, Tensor) and _memory(value) not in known:  # views are free
+            if isinstance(value, Tensor) and _storage(value) not in arguments:  # views are free
                 self._count(value)
         return out
 
@@ -52,7 +123,69 @@ class MemoryWatch(TorchDispatchMode):
         self._live[stage] -= size
 
 
-def _memory(tensor: Tensor) -> int:
+def peak_memory(run: Callable[[Callable[[], None]], Any]) -> list[int]:
+    """Peak memory of a run.
+
+    Args:
+        run: What is run; it calls its argument before each mask is applied.
+
+    Returns:
+        Bytes of all tensors; and, if a mask was applied, of those made after the first.
+    """
+    watch = MemoryWatch()
+
+    def on_mask() -> None:
+        if len(watch.peaks) == 1:
+            watch.stage()
+
+    with torch.no_grad(), watch:
+        run(on_mask)
+    return watch.peaks
+
+
+def measure_footprint(
+    peaks: Callable[[int], tuple[float, float]], rows: int, rows_split: bool, mask_bytes: float
+) -> Footprint:
+    """Measure the memory of a chunk, by runs on two and on three rows if rows can be split.
+
+    Args:
+        peaks: From a number of rows to the bytes that all passes share and the bytes per pass.
+        rows: Number of rows there are.
+        rows_split: Whether the rows can be computed in several parts.
+        mask_bytes: Bytes of masks per pass and row.
+
+    Returns:
+        The footprint.
+    """
+    if not rows_split or rows < 3:
+        rows = min(rows, 2) if rows_split else rows
+        shared, per_pass = peaks(rows)
+        return Footprint(shared / rows, 0.0, per_pass / rows + mask_bytes)
+    shared, of_two_rows = peaks(2)
+    _, of_three_rows = peaks(3)
+    per_pass_row = max(of_three_rows - of_two_rows, 0.0)
+    return Footprint(shared / 2, max(of_two_rows - 2 * per_pass_row, 0.0), per_pass_row + mask_bytes)
+
+
+@functools.cache
+def keep_freed_memory(size: int) -> None:
+    """Let glibc keep freed memory for the next chunk, where ``MLMC_DROPOUT_KEEP_MEMORY=1`` is set.
+
+    Getting pages back from the system can cost a tenth of the time of all passes. The setting applies to the whole
+    process, hence it has to be asked for.
+
+    Args:
+        size: Bytes to keep.
+    """
+    if os.environ.get("MLMC_DROPOUT_KEEP_MEMORY") != "1" or sys.platform != "linux":
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 1 << 25)
+        mallopt(_M_TRIM_THRESHOLD, min(size, (1 << 31) - 1))
+
+
+def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else id(tensor)
 
 

@@ -1,4 +1,4 @@
-"""What comes out: the outputs of a pass as one matrix, whatever structure the model returns them in."""
+"""The outputs of a pass as one matrix, whatever structure the model returns them in."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Structure:
             return () if _has_rows(output) or output is None else (name,)
         if not _has_rows(output):
             return (name,) if any(Structure.skipped(value, "_") for value in items.values()) else ()
-        return tuple(left for key, value in items.items() for left in Structure.skipped(value, _joint(name, key)))
+        return tuple(label for key, value in items.items() for label in Structure.skipped(value, _joint(name, key)))
 
     @property
     def width(self) -> int:

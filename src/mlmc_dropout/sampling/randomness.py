@@ -1,8 +1,8 @@
-"""Every kernel that draws random numbers, seen below all Python code, and given its numbers by us.
+"""Every kernel that draws random numbers, intercepted below all Python code and supplied with ours.
 
 :class:`KernelMode` is a torch-dispatch mode: whichever way a kernel was called -- from a module, a function,
-TorchScript or C++ -- it passes by here. Kernels of three laws can be given numbers: Bernoulli, uniform and normal
-(those of exponential numbers and of randomised leaky ReLU follow from uniform ones). All others are refused.
+TorchScript or C++ -- it is dispatched here. Kernels of three laws can be supplied with numbers: Bernoulli, uniform
+and normal (those of exponential numbers and of randomised leaky ReLU follow from uniform ones). All others are refused.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def draws(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
-    given = _by_name(func, args, kwargs)
+    arguments = _by_name(func, args, kwargs)
     if "attention" in func.name():
-        return bool(given.get("dropout_p", 0.0))
+        return bool(arguments.get("dropout_p", 0.0))
     if func.overloadpacket is aten.native_dropout:
-        return bool(given.get("train", True)) and given["p"] > 0
-    return bool(given.get("training", True))  # rrelu_with_noise has such an argument
+        return bool(arguments.get("train", True)) and arguments["p"] > 0
+    return bool(arguments.get("training", True))  # rrelu_with_noise has such an argument
 
 
 class KernelMode(TorchDispatchMode):
@@ -79,7 +79,7 @@ class KernelMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, classes: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if _composite(func):  # arrives in one piece in inference mode only; its parts may draw
+        if _composite(func):  # only in inference mode; the kernels it consists of may draw
             with self:
                 return func.decompose(*args, **kwargs)
         if not draws(func, args, kwargs):
@@ -95,7 +95,7 @@ class KernelMode(TorchDispatchMode):
 
 @functools.cache
 def _composite(func: Any) -> bool:
-    """Whether a kernel is made of others."""
+    """Whether a kernel is composed of others."""
     key = torch._C.DispatchKey.CompositeImplicitAutograd
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
 
@@ -110,58 +110,58 @@ def _by_name(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
 # ------------------------------------------------------------------------------------- kernels
 
 
-def _like(source: Supplier, law: str, p: float, x: Tensor) -> Tensor:
-    return source.draw(law, p, tuple(x.shape), x.dtype, x.device)
+def _like(supplier: Supplier, law: str, p: float, x: Tensor) -> Tensor:
+    return supplier.draw(law, p, tuple(x.shape), x.dtype, x.device)
 
 
-def _bernoulli(source: Supplier, func: Any, a: dict[str, Any]) -> Tensor:
+def _bernoulli(supplier: Supplier, func: Any, a: dict[str, Any]) -> Tensor:
     x, p = a["self"], a.get("p", a["self"])
     if isinstance(p, Tensor):  # a probability for each entry
-        value = (_like(source, "uniform", 0.0, x) < p).to(x.dtype)
+        value = (_like(supplier, "uniform", 0.0, x) < p).to(x.dtype)
     else:
-        value = _like(source, "bernoulli", 1.0 - p, x).to(x.dtype)
+        value = _like(supplier, "bernoulli", 1.0 - p, x).to(x.dtype)
     return x.copy_(value) if func.overloadpacket is aten.bernoulli_ else value
 
 
-def _native_dropout(source: Supplier, func: Any, a: dict[str, Any]) -> tuple[Tensor, Tensor]:
+def _native_dropout(supplier: Supplier, func: Any, a: dict[str, Any]) -> tuple[Tensor, Tensor]:
     x, p = a["input"], a["p"]
-    keep = _like(source, "bernoulli", p, x).to(x.dtype)
+    keep = _like(supplier, "bernoulli", p, x).to(x.dtype)
     return x * keep * (1.0 / (1.0 - p) if p < 1 else 0.0), keep.bool()
 
 
-def _new(source: Supplier, func: Any, a: dict[str, Any]) -> Tensor:
+def _new(supplier: Supplier, func: Any, a: dict[str, Any]) -> Tensor:
     """New numbers, of a size or like a tensor."""
     law = "normal" if "randn" in func.name() else "uniform"
     if "self" in a:
         x = a["self"]
-        return source.draw(law, 0.0, tuple(x.shape), a.get("dtype") or x.dtype, a.get("device") or x.device)
+        return supplier.draw(law, 0.0, tuple(x.shape), a.get("dtype") or x.dtype, a.get("device") or x.device)
     dtype = a.get("dtype") or torch.get_default_dtype()
-    return source.draw(law, 0.0, tuple(a["size"]), dtype, a.get("device") or torch.device("cpu"))
+    return supplier.draw(law, 0.0, tuple(a["size"]), dtype, a.get("device") or torch.device("cpu"))
 
 
 def _fill(law: str, change: Callable[[Tensor, dict[str, Any]], Tensor]) -> Callable[..., Tensor]:
     """In-place kernels: a function of standard numbers."""
 
-    def rule(source: Supplier, func: Any, a: dict[str, Any]) -> Tensor:
-        return a["self"].copy_(change(_like(source, law, 0.0, a["self"]), a))  # type: ignore[no-any-return]
+    def rule(supplier: Supplier, func: Any, a: dict[str, Any]) -> Tensor:
+        return a["self"].copy_(change(_like(supplier, law, 0.0, a["self"]), a))  # type: ignore[no-any-return]
 
     return rule
 
 
-def _normal(source: Supplier, func: Any, a: dict[str, Any]) -> Tensor:
+def _normal(supplier: Supplier, func: Any, a: dict[str, Any]) -> Tensor:
     mean, std = a["mean"], a["std"]
     like = next((t for t in (mean, std) if isinstance(t, Tensor)), None)
     if like is None:
         dtype = a.get("dtype") or torch.get_default_dtype()
-        z = source.draw("normal", 0.0, tuple(a["size"]), dtype, a.get("device") or torch.device("cpu"))
+        z = supplier.draw("normal", 0.0, tuple(a["size"]), dtype, a.get("device") or torch.device("cpu"))
         return mean + std * z  # type: ignore[no-any-return]
     shape = torch.broadcast_shapes(*(t.shape for t in (mean, std) if isinstance(t, Tensor)))
-    return mean + std * source.draw("normal", 0.0, tuple(shape), like.dtype, like.device)  # type: ignore[no-any-return]
+    return mean + std * supplier.draw("normal", 0.0, tuple(shape), like.dtype, like.device)  # type: ignore[no-any-return]
 
 
-def _rrelu(source: Supplier, func: Any, a: dict[str, Any]) -> Tensor:
+def _rrelu(supplier: Supplier, func: Any, a: dict[str, Any]) -> Tensor:
     x = a["self"]
-    slope = a["lower"] + (a["upper"] - a["lower"]) * _like(source, "uniform", 0.0, x)
+    slope = a["lower"] + (a["upper"] - a["lower"]) * _like(supplier, "uniform", 0.0, x)
     slope = torch.where(x <= 0, slope, torch.ones_like(slope))
     a["noise"].copy_(slope)
     out: Tensor = x * slope
@@ -185,7 +185,7 @@ _KERNELS: dict[Any, Callable[..., Any]] = {
 }
 
 
-# ------------------------------------------------------------------------------------ where it was
+# ------------------------------------------------------------------------------------ location in the user's code
 
 
 def _frames() -> Iterator[types.FrameType]:

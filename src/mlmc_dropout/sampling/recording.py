@@ -1,7 +1,7 @@
-"""A pass of the model with everything that is random in it noted or given.
+"""A pass of the model in which everything random is recorded or supplied.
 
-:class:`Recorder` notes the calls of a pass at the mean masks; :class:`Look` runs the isolated copy of a model:
-recorded, with our masks, or for real, with our numbers given to its kernels.
+:class:`Recorder` records the random calls of a pass at the mean masks; :class:`ModelRunner` runs the isolated copy of a
+model: recorded, with our masks, or for real, with our numbers supplied to its kernels.
 """
 
 from __future__ import annotations
@@ -25,15 +25,25 @@ from mlmc_dropout.sampling.masks import bernoulli, derive, numbers, pass_keys
 from mlmc_dropout.sampling.memory import MemoryWatch
 from mlmc_dropout.sampling.outputs import Structure
 from mlmc_dropout.sampling.randomness import KernelMode, location, running_module
-from mlmc_dropout.sampling.sites import Site, play
+from mlmc_dropout.sampling.sites import Site, forward_with_masks
 
-__all__ = ["Call", "Given", "Look", "Met", "Record", "fresh_numbers", "some_rows", "spread", "warn"]
+__all__ = [
+    "Call",
+    "ModelRunner",
+    "RandomCall",
+    "Record",
+    "SuppliedNumbers",
+    "fresh_numbers",
+    "select_rows",
+    "spaced_rows",
+    "warn",
+]
 
 Call = Callable[[Any, Batch], Any]  # the model and its inputs -> its outputs as they are
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class RandomCall:
     """One call that drops units or draws random numbers.
 
     Attributes:
@@ -58,7 +68,7 @@ class Met:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """What does not depend on the rows."""
+        """The properties that do not depend on the rows."""
         return self.name, self.kind, self.law, self.on, self.in_kernel, len(self.shape)
 
 
@@ -67,7 +77,7 @@ class Record:
     """The calls of one pass, and its outputs.
 
     Attributes:
-        met: The calls that drop units or draw random numbers, in order.
+        calls: The calls that drop units or draw random numbers, in order.
         output: The outputs, (rows, width).
         structure: Their structure.
         rows: Number of rows.
@@ -76,7 +86,7 @@ class Record:
         skipped: Names of what was left out of the outputs.
     """
 
-    met: list[Met]
+    calls: list[RandomCall]
     output: Tensor
     structure: Structure
     rows: int
@@ -93,12 +103,12 @@ class Recorder(Interceptor):
         fixed: Numbers to return at some sites, by index, instead of their mean.
 
     Attributes:
-        met: The calls recorded so far.
+        calls: The calls recorded so far.
     """
 
     def __init__(self, names: Mapping[int, str], fixed: Mapping[int, float] | None = None) -> None:
         super().__init__()
-        self.met: list[Met] = []
+        self.calls: list[RandomCall] = []
         self.fixed = fixed or {}
         self._names = names
 
@@ -119,7 +129,7 @@ class Recorder(Interceptor):
         owner = running_module()
         path = self._names.get(id(owner), "")
         name = path if isinstance(owner, nn.modules.dropout._DropoutNd) else f"{path}.{kind}".lstrip(".")
-        self.met.append(Met(name or kind, kind, "bernoulli", float(p), training, shape, False, location()))
+        self.calls.append(RandomCall(name or kind, kind, "bernoulli", float(p), training, shape, False, location()))
         if kind.endswith("alpha") and 0 < p < 1:
             return apply_mask(kind, x, torch.full(shape, 1.0 - p, dtype=x.dtype, device=x.device), p)
         return x
@@ -151,14 +161,14 @@ class Recorder(Interceptor):
         is_path = type(owner).__name__.endswith(("DropPath", "StochasticDepth"))
         kind = "path" if is_path else law
         name = path if is_path else f"{path}.{kind}".lstrip(".")
-        index = len(self.met)
-        self.met.append(Met(name or kind, kind, law, float(p), True, shape, in_kernel, location()))
+        index = len(self.calls)
+        self.calls.append(RandomCall(name or kind, kind, law, float(p), True, shape, in_kernel, location()))
         mean = {"uniform": 0.5, "normal": 0.0}.get(law, 1.0 - p)
         return torch.full(shape, self.fixed.get(index, mean), dtype=dtype, device=device)
 
 
-class _BelowRecorder:
-    """Passes on the draws of kernels."""
+class _KernelRecorder:
+    """Records the draws of kernels."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -167,7 +177,7 @@ class _BelowRecorder:
         return self._recorder.draw(law, p, shape, dtype, device, in_kernel=True)
 
 
-class Look:
+class ModelRunner:
     """Runs the copy of a model: recorded, with our masks, or for real.
 
     Args:
@@ -177,13 +187,13 @@ class Look:
 
     Attributes:
         training: Whether passes run in training mode.
-        on: Which sites are on, if that was found in the other mode; else ``None``.
+        on: Which sites are on, if the other mode decides that; else ``None``.
     """
 
     def __init__(self, copy: Isolated, call: Call, names: Mapping[int, str]) -> None:
         self.copy, self.call, self.names = copy, call, names
         self.training = True
-        self.on: list[bool] | None = None  # which sites are on, if that was found in the other mode
+        self.on: list[bool] | None = None  # which sites are on, if the other mode decides that
 
     def matrix(self, model: Any, batch: Batch) -> Tensor:
         """Call the model.
@@ -210,17 +220,17 @@ class Look:
         """
         self.copy.set_mode(self.training, keep_dropout=True)
         recorder, memory = Recorder(self.names, fixed), MemoryWatch()
-        with torch.no_grad(), memory, KernelMode(_BelowRecorder(recorder)), recorder:
+        with torch.no_grad(), memory, KernelMode(_KernelRecorder(recorder)), recorder:
             output = self.call(self.copy.model, batch.map(torch.clone, batch.rows))
             structure = Structure.of(output, batch.rows)
             matrix = structure.flatten(output).clone()
-        met = recorder.met
-        if self.on is not None and len(met) == len(self.on):
-            met = [replace(m, on=on) for m, on in zip(met, self.on, strict=True)]
+        calls = recorder.calls
+        if self.on is not None and len(calls) == len(self.on):
+            calls = [replace(call, on=on) for call, on in zip(calls, self.on, strict=True)]
         skipped = Structure.skipped(output)
-        return Record(met, matrix, structure, batch.rows, self.training, memory.peaks[0], skipped)
+        return Record(calls, matrix, structure, batch.rows, self.training, memory.peaks[0], skipped)
 
-    def play(self, sites: Sequence[Site], batch: Batch, masks: Sequence[Tensor | None]) -> Tensor:
+    def run_with_masks(self, sites: Sequence[Site], batch: Batch, masks: Sequence[Tensor | None]) -> Tensor:
         """Run our pass with explicit masks.
 
         Args:
@@ -233,9 +243,9 @@ class Look:
         """
         with torch.no_grad():
             fresh = batch.map(torch.clone, batch.rows)
-            return play(self.copy.model, self.matrix, fresh, sites, masks, writes=True).clone()  # type: ignore[no-any-return]
+            return forward_with_masks(self.copy.model, self.matrix, fresh, sites, masks, writes=True).clone()  # type: ignore[no-any-return]
 
-    def real(self, batch: Batch) -> tuple[Tensor, list[Given]]:
+    def run_real(self, batch: Batch) -> tuple[Tensor, list[SuppliedNumbers]]:
         """Run a real pass in training mode, in which kernels get numbers of ours.
 
         Args:
@@ -245,17 +255,17 @@ class Look:
             The outputs, (rows, width), and the numbers that kernels got, in order.
         """
         self.copy.set_mode(training=True)
-        supplier = _Numbers()
+        supplier = _TestNumbers()
         fresh = batch.map(torch.clone, batch.rows)
         with torch.no_grad(), _without_fused_kernels(batch.device), KernelMode(supplier), Normalised():
-            return self.matrix(self.copy.model, fresh).clone(), supplier.given
+            return self.matrix(self.copy.model, fresh).clone(), supplier.supplied
 
 
 # ------------------------------------------------------------------------------------- numbers
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class SuppliedNumbers:
     """Numbers supplied to a kernel.
 
     Attributes:
@@ -271,15 +281,15 @@ class Given:
     where: str
 
 
-class _Numbers:
-    """Gives kernels fair coins, uniform and normal numbers, and keeps them."""
+class _TestNumbers:
+    """Supplies fair coins, uniform and normal numbers to kernels, and keeps them."""
 
     def __init__(self) -> None:
-        self.given: list[Given] = []
+        self.supplied: list[SuppliedNumbers] = []
 
     def draw(self, law: str, p: float, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-        values = fresh_numbers(len(self.given), law, shape, device)
-        self.given.append(Given(law, p, values, location()))
+        values = fresh_numbers(len(self.supplied), law, shape, device)
+        self.supplied.append(SuppliedNumbers(law, p, values, location()))
         return values.to(dtype)
 
 
@@ -303,8 +313,8 @@ def fresh_numbers(index: int, law: str, shape: tuple[int, ...], device: torch.de
 
 @contextlib.contextmanager
 def _without_fused_kernels(device: torch.device) -> Iterator[None]:
-    """Kernels that draw inside, of attention and of recurrent layers, in parts that can be given numbers."""
-    if device.type == "cpu":  # has none
+    """Split attention and recurrent kernels, which draw numbers inside, into parts to which numbers can be supplied."""
+    if device.type == "cpu":  # has no fused ones
         yield
         return
     with sdpa_kernel(SDPBackend.MATH), torch.backends.cudnn.flags(enabled=False):
@@ -314,7 +324,7 @@ def _without_fused_kernels(device: torch.device) -> Iterator[None]:
 # ---------------------------------------------------------------------------------------- helpers
 
 
-def some_rows(batch: Batch, rows: int) -> Batch:
+def select_rows(batch: Batch, rows: int) -> Batch:
     """Select rows at equal distances, the first and the last among them; they repeat where there are too few.
 
     Args:
@@ -324,11 +334,11 @@ def some_rows(batch: Batch, rows: int) -> Batch:
     Returns:
         A batch of these rows.
     """
-    chosen = spread(batch, rows)
+    chosen = spaced_rows(batch, rows)
     return batch.map(lambda t: t[chosen], rows)
 
 
-def spread(batch: Batch, rows: int) -> Tensor:
+def spaced_rows(batch: Batch, rows: int) -> Tensor:
     """Indices of rows at equal distances.
 
     Args:

@@ -1,15 +1,12 @@
 """Names of passes -> stochastic passes of the model, many at once.
 
-Masks are drawn for blocks of passes and the model is run on chunks of them (``passes``). How large a
-chunk is follows from the memory it needs and the limit; it changes the speed and nothing else.
+Masks are drawn for blocks of passes and the model is run on chunks of them (``batching``). The size of a chunk follows
+from the memory that it needs (``memory``) and the limit; it affects the speed and nothing else.
 """
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -23,18 +20,18 @@ from mlmc_dropout.sampling.batching import Program, arrange, run_masks, select_b
 from mlmc_dropout.sampling.census import take_census
 from mlmc_dropout.sampling.inputs import Batch, batches_of, even_parts, positional_arguments
 from mlmc_dropout.sampling.masks import bernoulli, derive, latin_hypercube, numbers, pass_keys, stratified_numbers
+from mlmc_dropout.sampling.memory import keep_freed_memory
 from mlmc_dropout.sampling.outputs import Structure
 from mlmc_dropout.sampling.recording import warn
-from mlmc_dropout.sampling.sites import Site, choose
+from mlmc_dropout.sampling.sites import Site, select_sites
 
 __all__ = ["DEFAULT_MEMORY_LIMIT", "DropoutSampler", "FallbackWarning", "Program"]
 
 MaskMode = Literal["independent", "shared"]
 
 DEFAULT_MEMORY_LIMIT = 1 << 29
-_ROWS_TOGETHER = 16  # chunks of such multiples spare linear maps a copy (see interception)
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # as in malloc.h
-DRAW_SET = 1 << 22  # bytes of masks drawn at once: drawing few at a time wastes calls
+_ROWS_TOGETHER = 16  # linear maps need no copy for chunks of such multiples (see interception)
+DRAW_SET = 1 << 22  # bytes of masks drawn at once: fewer at a time would take more calls
 
 
 class FallbackWarning(UserWarning):
@@ -81,7 +78,7 @@ class DropoutSampler:
         if masks not in ("independent", "shared"):
             raise InputError(f"unknown masks {masks!r}; use 'independent' or 'shared'")
         if not callable(model) and isinstance(getattr(model, "model", None), nn.Module):
-            model = model.model  # a training run stands for its network
+            model = model.model  # a training run of ``pinn``: take its network
         if not callable(model):
             raise InputError(f"the model must be an nn.Module or a callable of tensors: got {type(model).__name__}")
         if memory_limit < 1:
@@ -163,15 +160,15 @@ class DropoutSampler:
         Raises:
             ModelError: If there is no active dropout, or it cannot be controlled.
         """
-        found = take_census(self.model, self.call, batch, self.memory_limit)
-        sites = choose(found.sites, self.include, self.exclude, self.rates)
+        census = take_census(self.model, self.call, batch, self.memory_limit)
+        sites = select_sites(census.sites, self.include, self.exclude, self.rates)
         if not any(site.active for site in sites):
-            met = [f"{site.name} (p={site.p})" for site in sites]
+            inactive = [f"{site.name} (p={site.p})" for site in sites]
             raise ModelError(
-                f"no active dropout was found: the forward pass meets {met or 'no dropout at all'}; "
+                f"no active dropout was found: the forward pass meets {inactive or 'no dropout at all'}; "
                 "MC dropout needs at least one site with 0 < p < 1 that is not excluded"
             )
-        program = Program(found.model, sites, found.structure, "loop", found.rows_independent, notes=found.notes)
+        program = Program(census.model, sites, census.structure, "loop", census.rows_independent, notes=census.notes)
         program, reason = select_batching(program, self.forward, batch)
         self._check_shared(program)
         self._check_memory(program, batch)
@@ -190,7 +187,7 @@ class DropoutSampler:
         keys: Tensor,
         first_row: int = 0,
         chunk: int | None = None,
-        designs: int | None = None,
+        design_passes: int | None = None,
     ) -> Tensor:
         """Run the passes of these keys.
 
@@ -200,22 +197,22 @@ class DropoutSampler:
             keys: One key per pass, or per design.
             first_row: Number of the first row of the batch; 0 by default.
             chunk: Passes to run at once; by default as many as memory and caches allow.
-            designs: If T, each key stands for a stratified design of T passes; ``None`` (default) for a single pass.
+            design_passes: If T, each key is that of a stratified design of T passes; ``None`` (default): of a pass.
 
         Returns:
             The outputs in the model's dtype, (passes, rows, width): len(keys) passes, or len(keys)·T.
         """
-        _keep_freed_memory(self.memory_limit // 2)
+        keep_freed_memory(self.memory_limit // 2)
         rows = batch.rows
         if program.rows_split:
             rows = program.footprint.rows_at_once(batch.rows, self.memory_limit)
-            if designs is not None:  # the masks of a design are drawn together
-                rows = min(rows, max(1, int(self.memory_limit / 4 / self._mask_bytes(program, 1) / designs)))
+            if design_passes is not None:  # the masks of a design are drawn together
+                rows = min(rows, max(1, int(self.memory_limit / 4 / self._mask_bytes(program, 1) / design_passes)))
         pieces = []
         for start, stop in even_parts(batch.rows, rows):
-            some = batch[start:stop]
-            size = chunk or self.passes_at_once(program, some.rows)
-            pieces.append(torch.cat(list(self._chunks(program, some, keys, first_row + start, size, designs))))
+            part = batch[start:stop]
+            size = chunk or self.passes_at_once(program, part.rows)
+            pieces.append(torch.cat(list(self._chunks(program, part, keys, first_row + start, size, design_passes))))
         return torch.cat(pieces, dim=1) if len(pieces) > 1 else pieces[0]
 
     # ---------------------------------------------------------------------------- internals
@@ -263,7 +260,7 @@ class DropoutSampler:
                 "batches or a larger memory_limit"
             )
 
-    def masks_of_a_row(self, program: Program) -> int:
+    def mask_bytes_per_row(self, program: Program) -> int:
         """Memory of the masks of one pass that belong to one row.
 
         Args:
@@ -276,28 +273,30 @@ class DropoutSampler:
 
     def _mask_bytes(self, program: Program, rows: int) -> int:
         """Bytes of the masks of one pass."""
-        own = rows if self.masks == "independent" else 1
-        return sum(site.mask_bytes * (own if site.row_axis is not None else 1) for site in program.active)
+        mask_rows = rows if self.masks == "independent" else 1
+        return sum(site.mask_bytes * (mask_rows if site.row_axis is not None else 1) for site in program.active)
 
     def _chunks(
-        self, program: Program, batch: Batch, keys: Tensor, first_row: int, size: int, designs: int | None
+        self, program: Program, batch: Batch, keys: Tensor, first_row: int, size: int, design_passes: int | None
     ) -> Iterator[Tensor]:
         """Outputs of chunks of about ``size`` passes; masks are drawn for several chunks at once."""
-        per_key = designs or 1
+        per_key = design_passes or 1
         if size > _ROWS_TOGETHER:
             size -= size % _ROWS_TOGETHER
         run = functools.partial(self.run_masks, program, batch)
         block = DRAW_SET // (self._mask_bytes(program, batch.rows) * per_key)
         block = max(block // size * size, -(-size // per_key), 1)
-        for some in keys.split(block):
-            masks = [self.draw(site, some, batch.rows, first_row, designs) for site in program.sites]
-            passes = len(some) * per_key
+        for block_keys in keys.split(block):
+            masks = [self.draw(site, block_keys, batch.rows, first_row, design_passes) for site in program.sites]
+            passes = len(block_keys) * per_key
             for part in torch.arange(passes).split(size):
                 a, b = int(part[0]), int(part[-1]) + 1
-                own = [None if m is None else m[a:b] for m in masks]
-                yield program.run_cached(run, (self, *batch.values), own)
+                chunk_masks = [None if m is None else m[a:b] for m in masks]
+                yield program.run_cached(run, (self, *batch.values), chunk_masks)
 
-    def draw(self, site: Site, keys: Tensor, rows: int, first_row: int, designs: int | None = None) -> Tensor | None:
+    def draw(
+        self, site: Site, keys: Tensor, rows: int, first_row: int, design_passes: int | None = None
+    ) -> Tensor | None:
         """Draw the masks of a site for several passes.
 
         Args:
@@ -305,7 +304,7 @@ class DropoutSampler:
             keys: One key per pass, or per design.
             rows: Number of input rows.
             first_row: Number of the first of them.
-            designs: If T, each key stands for a stratified design of T passes; ``None`` (default) for a single pass.
+            design_passes: If T, each key is that of a stratified design of T passes; ``None`` (default): of a pass.
 
         Returns:
             Keep bits or numbers, (passes, *mask), with rows of length 1 where they are shared; ``None`` if the site is
@@ -314,19 +313,21 @@ class DropoutSampler:
         if not site.active:
             return None
         per_row = site.row_axis is not None and self.masks == "independent"
-        own = derive(keys.to(self.device or torch.device("cpu")), site.index)
+        site_keys = derive(keys.to(self.device or torch.device("cpu")), site.index)
         if not site.splits_by_row:  # a mask of the whole batch: the next batch has another
-            own = derive(own, first_row)
+            site_keys = derive(site_keys, first_row)
         count, start = (rows, first_row) if per_row else (1, 0)
         dtype = self.dtype or torch.float32
-        if site.law == "bernoulli" and designs is None:
-            drawn = bernoulli(own, site.units, site.p, count, start)
+        if site.law == "bernoulli" and design_passes is None:
+            drawn = bernoulli(site_keys, site.units, site.p, count, start)
         elif site.law == "bernoulli":
-            drawn = latin_hypercube(own, designs or 1, site.units, site.p, count, start).flatten(0, 1)
-        elif designs is None:
-            drawn = numbers(own, site.law, site.units, count, start, dtype)
+            drawn = latin_hypercube(site_keys, design_passes or 1, site.units, site.p, count, start).flatten(0, 1)
+        elif design_passes is None:
+            drawn = numbers(site_keys, site.law, site.units, count, start, dtype)
         else:
-            drawn = stratified_numbers(own, site.law, designs, site.units, count, start, dtype).flatten(0, 1)
+            drawn = stratified_numbers(site_keys, site.law, design_passes, site.units, count, start, dtype).flatten(
+                0, 1
+            )
         return arrange(drawn, site, rows)
 
     def passes_at_once(self, program: Program, rows: int) -> int:
@@ -353,20 +354,6 @@ class DropoutSampler:
             The outputs, (passes, rows, width).
         """
         return run_masks(program, self.forward, batch, masks)
-
-
-@functools.cache
-def _keep_freed_memory(size: int) -> None:
-    """Let the C library keep ``size`` bytes of freed memory for the next chunk instead of returning them to the system.
-
-    Getting pages back from the system can cost a tenth of the time of all passes. Only glibc is told, whose own limits
-    are too small, and not where the environment tells it what to do.
-    """
-    told = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" and not told else None
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 1 << 25)
-        mallopt(_M_TRIM_THRESHOLD, min(size, (1 << 31) - 1))
 
 
 def _unflatten(structure: Structure, matrix: Tensor) -> Any:

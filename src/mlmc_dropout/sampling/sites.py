@@ -1,4 +1,4 @@
-"""The dropout sites of a model, and a forward pass with the masks of all of them given."""
+"""The dropout sites of a model, and a forward pass with explicit masks for all of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mlmc_dropout.sampling.inputs import Batch
 from mlmc_dropout.sampling.interception import Interceptor, apply_mask
 from mlmc_dropout.sampling.randomness import KernelMode, location
 
-__all__ = ["Player", "Site", "choose", "full_shape", "outputs_close", "play"]
+__all__ = ["MaskApplier", "Site", "forward_with_masks", "full_shape", "outputs_close", "select_sites"]
 
 Forward = Callable[[Any, Batch], Any]
 
@@ -30,17 +30,17 @@ class Site:
     """One place where a forward pass drops units, or draws other random numbers.
 
     Attributes:
-        index: Its place in the forward pass.
+        index: Its position in the forward pass.
         name: The module it belongs to; ``#2`` for the second use of one module, and so on.
         kind: "dropout", "feature", "alpha", "feature_alpha", "attention", "recurrent"; or numbers that the model draws
             by itself: "path" (stochastic depth), "bernoulli" (a hand-made mask), "uniform", "normal".
         p: The dropout rate; 0 where the law is not Bernoulli.
-        shape: That of the mask of one input row. If the mask follows the rows in no simple way, as in packed sequences,
-            ``splits_by_row`` is false and this is the shape of the mask of the whole batch.
+        shape: Shape of the mask of one input row. If the mask follows the rows in no simple way, as in packed
+            sequences, ``splits_by_row`` is false and this is the shape of the mask of the whole batch.
         row_axis: In a mask for n rows this axis is n times as long; ``None``: the mask does not depend on the rows, as
             for dropout of weights.
         active: Whether anything is drawn there.
-        splits_by_row: Whether the masks of some rows can be told from those of others.
+        splits_by_row: Whether it is known which entries of the mask belong to which row.
         law: "bernoulli", "uniform" or "normal".
         model_p: The rate that the model itself has there, before ``rates`` changed it.
         in_kernel: Whether only the kernel is seen, not the call from Python: such passes cannot be batched by vmap.
@@ -65,7 +65,7 @@ class Site:
 
     @property
     def mask_bytes(self) -> int:
-        """Memory of such a mask."""
+        """Bytes of such a mask."""
         return self.units * (1 if self.law == "bernoulli" else 4)
 
     @property
@@ -103,16 +103,16 @@ def outputs_close(a: Tensor, b: Tensor) -> bool:
     return bool(close.all())
 
 
-# ------------------------------------------------------------------------------- users' choices
+# ------------------------------------------------------------------------------- selection of sites
 
 
-def choose(
+def select_sites(
     sites: Sequence[Site],
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
     rates: float | Mapping[str, float] | None = None,
 ) -> tuple[Site, ...]:
-    """Apply include, exclude and rates.
+    """Apply the user's ``include``, ``exclude`` and ``rates``.
 
     Args:
         sites: The sites of the model.
@@ -125,7 +125,7 @@ def choose(
 
     Raises:
         InputError: If a pattern matches no site, or asks for what the site cannot do.
-        ModelError: If a rate is no probability below 1.
+        ModelError: If a rate is not in [0, 1).
     """
     names = [site.name for site in sites]
     for label, patterns in (("include", include), ("exclude", exclude), ("rates", rates)):
@@ -136,18 +136,18 @@ def choose(
         for pattern in patterns:
             if not fnmatch.filter(names, pattern):
                 raise InputError(f"{label}: no dropout site matches {pattern!r}; the sites are {names}")
-    return tuple(_chosen(site, include, exclude, rates) for site in sites)
+    return tuple(_selected(site, include, exclude, rates) for site in sites)
 
 
-def _chosen(
+def _selected(
     site: Site,
     include: Sequence[str] | None,
     exclude: Sequence[str] | None,
     rates: float | Mapping[str, float] | None,
 ) -> Site:
-    wanted = include is None or any(fnmatch.fnmatchcase(site.name, p) for p in include)
-    barred = exclude is not None and any(fnmatch.fnmatchcase(site.name, p) for p in exclude)
-    on = wanted and not barred
+    included = include is None or any(fnmatch.fnmatchcase(site.name, p) for p in include)
+    excluded = exclude is not None and any(fnmatch.fnmatchcase(site.name, p) for p in exclude)
+    on = included and not excluded
     p = _rate(site, rates)
     if not 0 <= p < 1:
         raise ModelError(
@@ -165,33 +165,33 @@ def _rate(site: Site, rates: float | Mapping[str, float] | None) -> float:
     if rates is None:
         return site.p
     if isinstance(rates, (int, float)):
-        asked: float | None = float(rates)
+        new_rate: float | None = float(rates)
     else:
-        asked = next((float(p) for pattern, p in rates.items() if fnmatch.fnmatchcase(site.name, pattern)), None)
-    if asked is not None and site.made_by_hand:
+        new_rate = next((float(p) for pattern, p in rates.items() if fnmatch.fnmatchcase(site.name, pattern)), None)
+    if new_rate is not None and site.made_by_hand:
         raise InputError(
             f"rates: the numbers at {site.name!r} ({site.kind}) are drawn and scaled by the model itself; "
             "change the rate in the model, or name the sites that rates= is meant for"
         )
-    return site.p if asked is None else asked
+    return site.p if new_rate is None else new_rate
 
 
 # ------------------------------------------------------------------------------ running with masks
 
 
-class Player(Interceptor):
+class MaskApplier(Interceptor):
     """Applies explicit masks, one per site in the order of the forward pass, and checks that the sites are as expected.
 
     Args:
         sites: All sites of the forward pass.
         masks: Their masks; ``None`` holds a site at its mean.
-        writes: Whether dropout in place changes its argument.
-        started: Called before each mask is applied.
+        writes: Whether dropout in place changes its argument, as torch would.
+        on_mask: Called before each mask is applied.
         rows: Input rows of the pass, from which the shapes of masks follow; ``None``: shapes are not checked.
         fills: Whether functions that fill a tensor with random numbers may do so: not under vmap.
 
     Attributes:
-        met: Number of sites met so far.
+        sites_met: Number of sites met so far.
     """
 
     def __init__(
@@ -199,14 +199,14 @@ class Player(Interceptor):
         sites: Sequence[Site],
         masks: Sequence[Tensor | None],
         writes: bool = False,
-        started: Callable[[], None] | None = None,
+        on_mask: Callable[[], None] | None = None,
         rows: int | None = None,
         fills: bool = True,
     ) -> None:
         super().__init__()
-        self._sites, self._masks, self._rows, self._started = sites, masks, rows, started
+        self._sites, self._masks, self._rows, self._on_mask = sites, masks, rows, on_mask
         self.fills, self._writes = fills, writes
-        self.met = 0
+        self.sites_met = 0
 
     def drop(self, kind: str, x: Tensor, p: float, training: bool, shape: tuple[int, ...], inplace: bool) -> Tensor:
         """Apply the mask of the next site.
@@ -248,7 +248,7 @@ class Player(Interceptor):
         return numbers if numbers.shape == torch.Size(shape) else numbers.expand(shape).clone()
 
     def _next(self, kind: str, p: float, shape: tuple[int, ...]) -> tuple[Site, Tensor | None]:
-        site = self._sites[self.met] if self.met < len(self._sites) else None
+        site = self._sites[self.sites_met] if self.sites_met < len(self._sites) else None
         if site is None or kind not in (site.kind, site.law) or len(site.shape) != len(shape):
             raise ModelError(
                 f"the forward pass met {kind} ({location()}, mask {shape}) where "
@@ -264,10 +264,10 @@ class Player(Interceptor):
                 f"the dropout rate at {site.name!r} changed from {site.model_p} to {p}: it depends on the rows or on "
                 "earlier passes; use a fixed rate for inference"
             )
-        mask = self._masks[self.met]
-        self.met += 1
-        if mask is not None and self._started is not None:
-            self._started()
+        mask = self._masks[self.sites_met]
+        self.sites_met += 1
+        if mask is not None and self._on_mask is not None:
+            self._on_mask()
         return site, mask
 
 
@@ -286,18 +286,18 @@ def full_shape(site: Site, rows: int) -> tuple[int, ...]:
     return tuple(n * rows if axis == site.row_axis else n for axis, n in enumerate(site.shape))
 
 
-def play(
+def forward_with_masks(
     model: Any,
     forward: Forward,
     batch: Batch,
     sites: Sequence[Site],
     masks: Sequence[Tensor | None],
     writes: bool = False,
-    started: Callable[[], None] | None = None,
+    on_mask: Callable[[], None] | None = None,
     check_shapes: bool = True,
     fills: bool = True,
 ) -> Any:
-    """One forward pass with the mask of every site given.
+    """Run one forward pass with an explicit mask for every site.
 
     Args:
         model: What ``forward`` calls.
@@ -306,7 +306,7 @@ def play(
         sites: The sites that the pass will meet, in order.
         masks: Their masks; ``None``: nothing is drawn there.
         writes: Let dropout in place change its argument, as torch would.
-        started: Called before each mask is applied.
+        on_mask: Called before each mask is applied.
         check_shapes: Whether masks must have the shapes that follow from the number of rows.
         fills: Let functions fill tensors with random numbers, as torch would: not under vmap.
 
@@ -316,13 +316,13 @@ def play(
     Raises:
         ModelError: If the pass meets other sites, rates or shapes.
     """
-    player = Player(sites, masks, writes, started, batch.rows if check_shapes else None, fills)
-    kernels = KernelMode(player) if any(site.in_kernel for site in sites) else contextlib.nullcontext()
-    with kernels, player:
+    applier = MaskApplier(sites, masks, writes, on_mask, batch.rows if check_shapes else None, fills)
+    kernels = KernelMode(applier) if any(site.in_kernel for site in sites) else contextlib.nullcontext()
+    with kernels, applier:
         out = forward(model, batch)
-    if player.met != len(sites):
+    if applier.sites_met != len(sites):
         raise ModelError(
-            f"the forward pass met {player.met} dropout sites instead of {len(sites)}; its control flow must not "
-            "change from pass to pass"
+            f"the forward pass met {applier.sites_met} dropout sites instead of {len(sites)}; its control flow must "
+            "not change from pass to pass"
         )
     return out

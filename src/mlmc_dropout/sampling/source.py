@@ -1,4 +1,4 @@
-"""The passes of one batch of inputs, by name: what methods draw their samples from."""
+"""The passes of one batch of inputs, by name: where methods get their samples from."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ __all__ = ["BLOCK", "Source"]
 
 Array = NDArray[np.float64]
 
-BLOCK = 128  # passes a task holds in memory; fixed, so that results do not depend on chunks or workers
-_COPIES = 8  # of their values while moments are taken, and of masks while they are drawn, in half the memory limit
+# Memory that comes on top of a chunk's ``Footprint`` (see ``memory``), within the other half of the limit:
+BLOCK = 128  # passes whose outputs a task holds; fixed, so that results do not depend on chunks or workers
+_COPIES = 8  # copies of outputs while moments are computed, and of masks while they are drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +76,9 @@ class Source:
         """
         rows, limit = self.batch.rows, self.sampler.memory_limit
         if self.program.rows_split:
-            of_a_task = BLOCK * (self.sampler.masks_of_a_row(self.program) + 8 * self.program.structure.width)
+            bytes_of_task = BLOCK * (self.sampler.mask_bytes_per_row(self.program) + 8 * self.program.structure.width)
             rows = self.program.footprint.rows_at_once(rows, limit, passes)
-            rows = min(rows, max(1, int(limit / 2 / _COPIES / of_a_task)))
+            rows = min(rows, max(1, int(limit / 2 / _COPIES / bytes_of_task)))
         for start, stop in even_parts(self.batch.rows, rows):
             yield slice(start, stop), replace(self, batch=self.batch[start:stop], first_row=self.first_row + start)
 
@@ -92,12 +93,12 @@ class Source:
             Per site, masks (passes of the chunk, *mask), or ``None``.
         """
         rows = self.batch.rows
-        whole = [self.sampler.draw(site, keys, rows, self.first_row, passes) for site in self.program.sites]
+        masks = [self.sampler.draw(site, keys, rows, self.first_row, passes) for site in self.program.sites]
         size = self.chunk or self.program.footprint.passes_at_once(rows, self.sampler.memory_limit)
         if size > 2 * passes and not self.chunk:
-            size -= size % (2 * passes)  # whole pairs: chunks of the same size can be played from a tape
+            size -= size % (2 * passes)  # whole pairs of designs: chunks of the same size can be replayed
         for start in range(0, len(keys) * passes, size):
-            yield [None if m is None else m[start : start + size] for m in whole]
+            yield [None if m is None else m[start : start + size] for m in masks]
 
     def check(self, values: Array) -> None:
         """Refuse outputs that are not finite.

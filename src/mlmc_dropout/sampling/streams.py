@@ -1,4 +1,4 @@
-"""Every random stream of the library, in one place: two purposes with one number would share their masks.
+"""All random streams of the library, in one place: two purposes with the same number would share their masks.
 
 A pass is named by seed, stream, replicate and index (``masks``). Estimates use the streams 0, 1, 2, …, one for each
 level with independent levels; everything else has a number far above.

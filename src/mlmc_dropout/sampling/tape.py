@@ -1,9 +1,9 @@
-"""The kernels behind a chunk of passes, recorded once and played again with other masks.
+"""The kernels behind a chunk of passes, recorded once and replayed with other masks.
 
 Python, the modules' calls, vmap and our interception cost as much for ten passes as for a hundred, and chunks small
 enough for the processor's caches would spend their time there. A tape sees the kernels below all of that: those that
-follow from the masks are kept, the results of the others are constants. Playing it runs the same kernels on the same
-shapes, so it gives the same bits, and it is believed only after it gave them for masks it had not seen.
+depend on the masks are kept, the results of the others are constants. Playing it runs the same kernels on the same
+shapes, so it gives the same bits, and it is trusted only after it gave them for masks that it had not seen.
 """
 
 from __future__ import annotations
@@ -23,68 +23,68 @@ __all__ = ["Replay", "Tape", "record", "version"]
 Masks = Sequence[Tensor | None]
 Function = Callable[[Masks], Any]
 
-_IN_A_ROW = 2  # calls with masks of the same shapes, of which the last is recorded
-_REPAID = 4  # plays after which the recording has paid
-_PROOF = 4  # passes that are computed both ways before a tape is believed
+_IN_A_ROW = 2  # calls in a row with masks of the same shapes, of which the last is recorded
+_REPAID = 4  # replays after which a recording has saved time
+_PROOF = 4  # passes that are computed both ways before a tape is trusted
 
 
 class Replay:
-    """Runs functions of masks; one that is called again and again on the same inputs is recorded, proved and played.
+    """Runs functions of masks; one that is called repeatedly on the same inputs is recorded, proved and replayed.
 
-    The leading axis of masks and results is that of the passes. A tape holds on to what was computed before the masks
-    came in, so there is one at a time; where inputs take turns, recordings become rare.
+    The leading axis of masks and results is that of the passes. A tape keeps what was computed before the first mask
+    in memory, so there is one at a time; where inputs alternate, recordings become rare.
     """
 
     def __init__(self) -> None:
-        self._own = _Calls((), (), _IN_A_ROW)
+        self._calls = _Calls((), (), _IN_A_ROW)
 
     def __reduce__(self) -> Any:
-        return Replay, ()  # tapes stay where they were made
+        return Replay, ()  # tapes are not sent to other processes
 
     def __call__(self, function: Function, inputs: Sequence[Any], masks: Masks) -> Any:
-        """``function(masks)``, whichever way; the function must follow from ``inputs``, which tell functions apart."""
+        """``function(masks)``, computed or replayed; the function must depend on ``inputs`` only, which identify it."""
         if any(torch.is_autocast_enabled(mask.device.type) for mask in masks if mask is not None):
-            return function(masks)  # would work on played kernels a second time
-        identities, own = tuple(map(_identity, inputs)), self._own
-        if identities != own.identities:  # other threads go on with what they have
-            own = self._own = _Calls(tuple(inputs), identities, own.patience * (2 if own.unprofitable else 1))
+            return function(masks)  # would act on replayed kernels a second time
+        identities, calls = tuple(map(_identity, inputs)), self._calls
+        if identities != calls.identities:  # other threads keep the object that they have
+            calls = self._calls = _Calls(tuple(inputs), identities, calls.patience * (2 if calls.unprofitable else 1))
         with torch.no_grad():
-            return own.run(function, masks)
+            return calls.run(function, masks)
 
 
 @dataclass(slots=True)
 class _Calls:
-    """The calls on some inputs, and the tape of those with masks of certain shapes."""
+    """The calls on certain inputs, and the recording of those with masks of certain shapes."""
 
-    inputs: tuple[Any, ...]  # kept alive, so that no other tensor can take their place
+    inputs: tuple[Any, ...]  # kept alive, so that no other tensor can get their identity
     identities: tuple[Any, ...]
     patience: int
     last: Any = None
     in_a_row: int = 0
     kind: Any = None
-    take: _Take | None = None
+    recording: _Recording | None = None
 
     @property
     def unprofitable(self) -> bool:
-        """Whether a recording has not paid."""
-        return self.take is not None and self.take.plays < _REPAID
+        """Whether there is a recording that has not saved time yet."""
+        return self.recording is not None and self.recording.plays < _REPAID
 
     def run(self, function: Function, masks: Masks) -> Any:
         kind = tuple(None if mask is None else (mask.shape, mask.stride(), mask.dtype) for mask in masks)
         self.in_a_row = self.in_a_row + 1 if kind == self.last else 1
         self.last = kind
-        if self.take is not None and kind == self.kind:
-            return self.take.run(function, masks)
-        if self.in_a_row < self.patience * (1 if self.take is None else 2):
+        if self.recording is not None and kind == self.kind:
+            return self.recording.run(function, masks)
+        if self.in_a_row < self.patience * (1 if self.recording is None else 2):
             return function(masks)
         out, tape = record(function, masks)
-        self.kind, self.take = kind, _Take(tape, [mask.clone() for mask in _first(masks)])
+        self.kind, self.recording = kind, _Recording(tape, [mask.clone() for mask in _first(masks)])
         return out
 
 
 @dataclass(slots=True)
-class _Take:
-    """A tape, or that there is none."""
+class _Recording:
+    """A tape, or ``None`` if the function cannot be recorded, and how it has been used."""
 
     tape: Tape | None
     seen: list[Tensor]
@@ -93,15 +93,15 @@ class _Take:
 
     def run(self, function: Function, masks: Masks) -> Any:
         tape, proved = self.tape, self.proved
-        few = _first(masks)
-        # Masks like those on the tape prove nothing.
-        if tape is None or not (proved or all(map(_differ, few, self.seen))):
+        first_passes = _first(masks)
+        # Masks equal to those recorded prove nothing.
+        if tape is None or not (proved or all(map(_differ, first_passes, self.seen))):
             return function(masks)
         self.plays += 1
         out = tape.play(masks)
         if not proved:
-            kept = iter(few)
-            self.proved = _starts_with(out, function([None if mask is None else next(kept) for mask in masks]))
+            remaining = iter(first_passes)
+            self.proved = _starts_with(out, function([None if mask is None else next(remaining) for mask in masks]))
             if not self.proved:
                 self.tape = None
                 return function(masks)
@@ -110,7 +110,7 @@ class _Take:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """In a step's arguments: a tensor that follows from the masks."""
+    """A reference in a step's arguments to a tensor that depends on the masks."""
 
     index: int
 
@@ -171,18 +171,18 @@ def record(function: Function, masks: Masks) -> tuple[Any, Tape | None]:
         ``function(masks)`` and its tape, or ``None`` where the kernels do not show everything that happens.
     """
     out = tape = None
-    with contextlib.suppress(Exception):  # not every kernel likes being watched
+    with contextlib.suppress(Exception):  # some kernels cannot be intercepted
         with (recorder := _Recorder(masks)):
             out = function(masks)
         tape = recorder.tape(out)
-    return (function(masks) if out is None else out), tape  # what goes wrong without us goes wrong again
+    return (function(masks) if out is None else out), tape  # an error of the function itself occurs again
 
 
 class _Recorder(TorchDispatchMode):
-    """Keeps the kernels that follow from the masks.
+    """Keeps the kernels that depend on the masks.
 
-    A function that turns such values into numbers (and may decide by them), draws random numbers, writes such values
-    on a constant or changes one that was used before cannot be played.
+    A function cannot be replayed if it turns such values into Python numbers (and may branch on them), draws random
+    numbers, writes such values to a constant or changes one that was used before.
     """
 
     def __init__(self, masks: Masks) -> None:
@@ -190,7 +190,7 @@ class _Recorder(TorchDispatchMode):
         self.steps: list[_Step] = []
         self.possible = True
         self._count = 0
-        self._constants: set[int] = set()  # memory that steps read and that does not follow from the masks
+        self._constants: set[int] = set()  # memory that steps read and that does not depend on the masks
         self._index = WeakIdKeyDictionary()  # from living tensors to their numbers
         for mask in masks:
             self._add(mask)
@@ -205,19 +205,19 @@ class _Recorder(TorchDispatchMode):
         return out
 
     def _keep(self, func: Any, places: list[Any], named: dict[str, Any], out: Any) -> None:
-        given = list(_flat([places, list(named.values())]))
-        follows = any(type(place) is _Value for place in given)
+        arguments = list(_flat([places, list(named.values())]))
+        depends = any(type(place) is _Value for place in arguments)
         several = isinstance(out, (tuple, list))
         made = out if several else (out,)
         written = {_memory(place) for place in _written(func, places, named) if isinstance(place, Tensor)}
         if (
             torch.Tag.nondeterministic_seeded in func.tags
-            or (written and (follows or written & self._constants))
-            or (follows and not all(isinstance(value, Tensor) for value in made))
+            or (written and (depends or written & self._constants))
+            or (depends and not all(isinstance(value, Tensor) for value in made))
         ):
             self.possible = False
-        elif follows:
-            self._constants |= {_memory(place) for place in given if isinstance(place, Tensor)}
+        elif depends:
+            self._constants |= {_memory(place) for place in arguments if isinstance(place, Tensor)}
             numbers = [self._index[value] if value in self._index else self._add(value) for value in made]
             self.steps.append(_Step(func, places, named, numbers, several))
 
@@ -234,7 +234,7 @@ class _Recorder(TorchDispatchMode):
         return [self._place(a) for a in argument] if isinstance(argument, (list, tuple)) else argument
 
     def tape(self, out: Any) -> Tape | None:
-        """The steps, each with the values that nobody needs after it."""
+        """The tape, each step with the values that can be freed after it."""
         place = tuple(map(self._place, out)) if isinstance(out, tuple) else self._place(out)
         if not self.possible:
             return None
@@ -249,7 +249,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def _written(func: Any, places: list[Any], named: dict[str, Any]) -> Iterator[Any]:
-    """The arguments that a kernel writes on."""
+    """The arguments that a kernel writes to."""
     for number, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             place = places[number] if number < len(places) else named.get(argument.name)
@@ -257,7 +257,7 @@ def _written(func: Any, places: list[Any], named: dict[str, Any]) -> Iterator[An
 
 
 def _flat(places: Any) -> Iterator[Any]:
-    """What is in nested arguments."""
+    """The leaves of nested arguments."""
     if isinstance(places, (list, tuple)):
         for place in places:
             yield from _flat(place)
@@ -283,7 +283,7 @@ def _filled(place: Any, values: dict[int, Any]) -> Any:
 
 
 def _identity(value: Any) -> Any:
-    """What tells an input, unchanged since, from another one."""
+    """What distinguishes an input, in its present state, from others."""
     if not isinstance(value, Tensor):
         return value if isinstance(value, int) else id(value)
     if value.layout != torch.strided:
@@ -304,7 +304,7 @@ def version(tensor: Tensor) -> int:
 
 
 def _first(masks: Masks) -> list[Tensor]:
-    """A few passes, of all masks there are."""
+    """The first few passes of all masks."""
     return [mask[:_PROOF] for mask in masks if mask is not None]
 
 

@@ -18,14 +18,14 @@ from torch import Tensor
 
 from mlmc_dropout.sampling.inputs import Batch
 from mlmc_dropout.sampling.sampler import DropoutSampler, Program
-from mlmc_dropout.sampling.sites import Player, Site, full_shape
+from mlmc_dropout.sampling.sites import MaskApplier, Site, full_shape
 from mlmc_dropout.surrogates.affine_check import only_linear
 from mlmc_dropout.surrogates.derivatives import differentiate, expandable
 
 __all__ = [
     "Expansion",
     "Linearisation",
-    "Probe",
+    "SiteProbe",
     "by_row",
     "contract",
     "expansion_of",
@@ -168,7 +168,7 @@ def contract(
 # ------------------------------------------------------------------------------- derivatives
 
 
-class Probe(Player):
+class SiteProbe(MaskApplier):
     """Stores the inputs of the sites and adds offsets to their outputs, with respect to which one can differentiate.
 
     Args:
@@ -202,7 +202,7 @@ class Probe(Player):
         Returns:
             The site's output.
         """
-        index = self.met
+        index = self.sites_met
         out = super().drop(kind, x, p, training, shape, inplace)
         self.inputs[index] = x
         return out + self._offsets[index] if index in self._offsets else out
@@ -254,7 +254,7 @@ def _derivatives(
     leaves: list[Tensor] = []
 
     def outputs() -> Tensor:
-        with Probe(program.sites, masks, offsets):
+        with SiteProbe(program.sites, masks, offsets):
             out = sampler.call(program.model, batch.map(torch.clone, batch.rows))
         leaves.extend(program.structure.leaves(out))
         return program.structure.flatten(out)

@@ -21,7 +21,7 @@ from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.sampler import DropoutSampler, Program
 from mlmc_dropout.sampling.sites import Site
 from mlmc_dropout.surrogates.derivatives import expandable
-from mlmc_dropout.surrogates.linear import Linearisation, Probe, by_row
+from mlmc_dropout.surrogates.linear import Linearisation, SiteProbe, by_row
 
 __all__ = ["Head", "heads_of", "outputs_by_head", "proof_cost", "reduced_passes"]
 
@@ -175,7 +175,7 @@ def reduced_passes(
     def one_pass(*pass_masks: Tensor) -> tuple[Tensor, Tensor]:
         remaining = iter(pass_masks)
         by_site = [None if m is None else next(remaining) for m in masks]
-        with (probe := Probe(program.sites, by_site, {}, fills=False)):
+        with (probe := SiteProbe(program.sites, by_site, {}, fills=False)):
             h = sampler.forward(program.model, batch.map(torch.clone, batch.rows))
         s2 = torch.zeros_like(h)
         for head in heads:

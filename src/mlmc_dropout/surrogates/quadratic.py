@@ -20,7 +20,7 @@ from mlmc_dropout.sampling import streams
 from mlmc_dropout.sampling.inputs import Batch
 from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.sampler import DropoutSampler, Program
-from mlmc_dropout.sampling.sites import Site, full_shape, play
+from mlmc_dropout.sampling.sites import Site, forward_with_masks, full_shape
 from mlmc_dropout.surrogates.derivatives import DerivativeError, differentiate, expandable
 from mlmc_dropout.surrogates.linear import PASSES_OF_A_GRADIENT, by_row, contract
 
@@ -183,7 +183,7 @@ def _backward(
         fresh = batch.map(torch.clone, batch.rows)
         by_site = [by_index.get(s.index) for s in program.sites]
         fills = program.mode != "vmap"
-        return play(program.model, sampler.forward, fresh, program.sites, by_site, fills=fills)  # type: ignore[no-any-return]
+        return forward_with_masks(program.model, sampler.forward, fresh, program.sites, by_site, fills=fills)  # type: ignore[no-any-return]
 
     def batched() -> Tensor:
         return vmap(one_pass, randomness="error")(*values)
