@@ -58,33 +58,59 @@ def estimate(
 ) -> Result:
     """Mean and variance of a dropout network's predictions, with standard errors of both.
 
-    ``model`` is any ``nn.Module`` or callable of tensors that uses torch's dropout; it is left as
-    found. ``x`` is a tensor or array with the inputs along its first axis, a tuple or dict of them,
-    or an iterable of batches. Stop at ``budget`` passes per input, at a ``tolerance`` for the standard
-    error of the mean (``tolerance_variance`` for that of the variance), or at whichever comes first.
+    It stops at ``budget`` passes per input, at a ``tolerance``, or at whichever comes first; one has to be given.
+    The arguments come in four groups: what is asked (``model`` to ``target``), when to stop (``budget`` to
+    ``quantile``), how to sample (``transform`` to ``chunk``), and where to run (``executor`` to the end).
 
-    ``method="auto"`` picks, from a small pilot, the cheapest way to both moments and says which and why.
-    ``method="pooled"`` is plain MC dropout; "stratified" and "control-variate" need far fewer passes for
-    most networks, unbiased all the same. ``method="mlmc"`` is the paper's, on a ``ladder`` with
-    explicit ``counts`` or the optimal ones for ``target``; ``levels`` are nested (Algorithm 1) or
-    independent; ``ladder="adaptive"`` adds levels until the finest is negligible.
+    Args:
+        model: Any ``nn.Module`` or callable of tensors. It is left as it was. Passes are those of training mode with
+            normalisation layers in evaluation mode.
+        x: A tensor or array with the inputs along its first axis, a tuple or dict of them, or an iterable of batches.
+        method: "auto" picks the cheapest way from a small pilot and says which and
+            why; "pooled" is plain MC dropout; "stratified" and "control-variate" need fewer passes for most networks,
+            unbiased all the same; "mlmc" is the paper's.
+        ladder: Of "mlmc": fidelities T_0 < … < T_L, (4, 8, 16) unless given; "adaptive" adds levels until the finest is
+            negligible.
+        counts: Of "mlmc": replicates per level; ``None``: the optimal ones for the budget.
+        levels: Of "mlmc": "nested" (Algorithm 1) or "independent".
+        target: Of "mlmc": the moment the counts are optimal for.
+        budget: Passes per input, at most.
+        tolerance: A standard error of the mean that is small enough.
+        tolerance_variance: The same for the variance.
+        relative: Tolerances are in units of the largest absolute estimate of an output component.
+        quantile: The share of all components (inputs × outputs) that must meet a tolerance.
+        transform: Applied to the output of each pass before moments are taken, softmax for instance.
+        masks: "independent": every input has its own masks; "shared": one mask per pass for all inputs. The moments at
+            each input are the same.
+        seed: Names the masks: the same seed gives the same result.
+        include: Glob patterns on names of dropout sites; all others are held at their mean.
+        exclude: Glob patterns of sites that are held at their mean.
+        rates: Another dropout rate for all sites, or by pattern.
+        memory_limit: Bytes that a chunk of passes may need.
+        chunk: Passes computed at once; changes the speed and nothing else.
+        executor: A number of processes, anything with the interface of
+            ``concurrent.futures.Executor``, or a Dask client; the result does not depend on it.
+        progress: ``True`` shows a bar on stderr; a function is called with an :class:`Event` now and then.
+        checkpoint: A file in which progress is saved. A call with the same arguments goes on from there, one with a
+            tighter goal extends what is there.
+        checkpoint_interval: Seconds between two savings, at least.
 
-    A tolerance is met when the share ``quantile`` of all components (inputs × outputs) meets it. It is
-    absolute, or, if ``relative``, in units of the largest absolute estimate of an output component.
-    ``executor`` runs the tasks: a number of processes, anything with the interface of
-    ``concurrent.futures.Executor``, or a Dask client; the result does not depend on it. Progress is
-    saved in the file ``checkpoint`` at least every ``checkpoint_interval`` seconds (or after each
-    task, if that takes longer); a call with the same arguments goes on from there, one with a tighter
-    goal extends what is there. ``progress=True`` shows a bar on stderr; a function is called with an
-    :class:`Event` now and then. Ctrl-C returns what there is. The other arguments are those of
-    :class:`DropoutSampler`; ``chunk`` fixes the number of passes computed at once, which changes the
-    speed and nothing else.
+    Returns:
+        Estimates, standard errors and how they came about. After Ctrl-C, what there is.
 
-    >>> model = torch.nn.Sequential(torch.nn.Linear(1, 16), torch.nn.Tanh(), torch.nn.Dropout(0.1),
-    ...                             torch.nn.Linear(16, 1))
-    >>> result = estimate(model, torch.zeros(5, 1), method="mlmc", ladder=(4, 8, 16), budget=1000)
-    >>> result.mean.shape, result.cost, result.status.name
-    ((5, 1), 1000, 'COMPLETED')
+    Raises:
+        InputError: If an argument cannot work; the message says what to write instead.
+        ModelError: If the model has no dropout, or random numbers that cannot be controlled.
+        NonFiniteOutputError: If passes gave NaN or infinite outputs; ``partial`` is the result so far.
+        CheckpointError: If the checkpoint cannot be written or belongs to another run.
+        ExecutionError: If workers are gone and cannot be replaced.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(1, 16), torch.nn.Tanh(), torch.nn.Dropout(0.1),
+        ...                             torch.nn.Linear(16, 1))
+        >>> result = estimate(model, torch.zeros(5, 1), method="mlmc", ladder=(4, 8, 16), budget=1000)
+        >>> result.mean.shape, result.cost, result.status.name
+        ((5, 1), 1000, 'COMPLETED')
     """
     spec = _method(method, ladder, counts, levels, target)
     if counts is not None and budget is None and tolerance is None and tolerance_variance is None:

@@ -86,7 +86,15 @@ class Auto:
         return {}
 
     def choose(self, source: Source, goal: Goal) -> Method:
-        """Look at a few rows, predict what each way would cost, take the cheapest."""
+        """Look at a few rows, predict what each way would cost, take the cheapest.
+
+        Args:
+            source: The passes of the inputs.
+            goal: When to stop.
+
+        Returns:
+            The method that is predicted to be cheapest.
+        """
         budget = goal.budget or UNKNOWN_BUDGET
         if budget < MIN_PILOT_BUDGET:
             return Pooled(reason=f"auto chose pooled: {budget:g} passes are too few for designs.")

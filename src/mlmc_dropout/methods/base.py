@@ -275,7 +275,16 @@ class NoRefinement:
 
 
 def blocks(first: int, count: int, size: int) -> Iterable[tuple[int, int]]:
-    """Cut ``first .. first + count`` at multiples of ``size``: pairs (first, count)."""
+    """Cut ``first .. first + count`` at multiples of ``size``: pairs (first, count).
+
+    Args:
+        first: The first sample.
+        count: How many.
+        size: Samples of a full block.
+
+    Returns:
+        Pairs (first, count).
+    """
     end = first + count
     while first < end:
         stop = min(end, (first // size + 1) * size)

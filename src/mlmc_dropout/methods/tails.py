@@ -44,17 +44,32 @@ class Trust:
         return Trust(self.mean & other.mean, self.variance & other.variance)
 
     def where_it_matters(self, mean_share: Array, variance_share: Array) -> Trust:
-        """Trust everything that is known to a negligible error."""
+        """Trust everything that is known to a negligible error.
+
+        Args:
+            mean_share: Standard error of the mean over the standard deviation of a pass.
+            variance_share: Standard error of the variance over the variance.
+
+        Returns:
+            Flags in which negligible errors count as reliable.
+        """
         return Trust(self.mean | (mean_share <= _NEGLIGIBLE), self.variance | (variance_share <= _NEGLIGIBLE))
 
 
 def trust(block: MomentBlock) -> Trust:
     """What a block of samples, with sums up to the fourth power, is worth.
 
-    >>> rare = np.zeros((500, 1))
-    >>> rare[:3] = 1.0
-    >>> trust(MomentBlock.of(rare)).mean, trust(MomentBlock.of(np.random.default_rng(0).normal(size=(500, 1)))).mean
-    (array([False]), array([ True]))
+    Args:
+        block: Samples, with sums up to the fourth power.
+
+    Returns:
+        Flags for their mean and their variance.
+
+    Example:
+        >>> rare = np.zeros((500, 1))
+        >>> rare[:3] = 1.0
+        >>> trust(MomentBlock.of(rare)).mean, trust(MomentBlock.of(np.random.default_rng(0).normal(size=(500, 1)))).mean
+        (array([False]), array([ True]))
     """
     hundreds = block.count / 100
     kurtosis, squared = block.kurtosis, np.square(block.skewness)
@@ -68,5 +83,12 @@ def trust(block: MomentBlock) -> Trust:
 
 
 def widened_for_tails(block: MomentBlock) -> Array:
-    """A factor 1 + 4 κ/n for the standard error of a sample variance, whose law is the more skewed the larger κ."""
+    """A factor 1 + 4 κ/n for the standard error of a sample variance, whose law is the more skewed the larger κ.
+
+    Args:
+        block: Passes, with sums up to the fourth power.
+
+    Returns:
+        The factor, componentwise.
+    """
     return np.asarray(1.0 + _WIDENING * np.nan_to_num(block.kurtosis) / max(block.count, 1))

@@ -60,7 +60,15 @@ class Saved:
 
 
 def write(path: Path, saved: Saved) -> None:
-    """Replace the checkpoint: at every moment ``path`` is the old or the new one, complete."""
+    """Replace the checkpoint: at every moment ``path`` is the old or the new one, complete.
+
+    Args:
+        path: The file.
+        saved: What it is to hold.
+
+    Raises:
+        OSError: If it cannot be written; the old file is then still there.
+    """
     progress = saved.progress
     blocks = progress.blocks
     header = {
@@ -92,7 +100,17 @@ def write(path: Path, saved: Saved) -> None:
 
 
 def read(path: Path) -> Saved | None:
-    """The checkpoint at ``path`` (``None``: there is none); the one before it if it is damaged."""
+    """The checkpoint at ``path`` (``None``: there is none); the one before it if it is damaged.
+
+    Args:
+        path: The file.
+
+    Returns:
+        What it holds, or ``None``.
+
+    Raises:
+        CheckpointError: If both files are damaged or of another kind.
+    """
     if not path.exists():
         return None
     try:
@@ -189,12 +207,30 @@ class CheckpointStore:
         self._written: dict[int, tuple[float, Progress | None]] = {}
 
     def identify(self, sampler: DropoutSampler, method: MethodSpec, seed: int) -> None:
-        """Tell whose checkpoints these are."""
+        """Tell whose checkpoints these are.
+
+        Args:
+            sampler: The model and how it is sampled.
+            method: The method that was asked for.
+            seed: The seed.
+        """
         if self.path is not None:
             self._common = fingerprint.of_run(sampler, method, seed)
 
     def resume(self, index: int, source: Source, goal: Goal) -> SavedProgress | None:
-        """The saved progress of a batch, if there is any; a refusal if it is not this run's."""
+        """The saved progress of a batch, if there is any; a refusal if it is not this run's.
+
+        Args:
+            index: Number of the batch.
+            source: Its passes.
+            goal: When to stop now.
+
+        Returns:
+            The progress, or ``None``.
+
+        Raises:
+            CheckpointError: If the file belongs to another run.
+        """
         if self.path is None:
             return None
         identity = {
@@ -216,7 +252,11 @@ class CheckpointStore:
         return _continued(saved, goal, path)
 
     def note(self, run: Run) -> None:
-        """Write the progress of a run if it is due: at its end, and when the interval has passed."""
+        """Write the progress of a run if it is due: at its end, and when the interval has passed.
+
+        Args:
+            run: A run.
+        """
         if self.path is None:
             return
         last, progress = self._written[run.index]
@@ -224,7 +264,11 @@ class CheckpointStore:
             self._write(run)
 
     def flush(self, runs: Iterable[Run]) -> None:
-        """Write whatever is not on disk yet."""
+        """Write whatever is not on disk yet.
+
+        Args:
+            runs: The runs under way.
+        """
         for run in runs if self.path is not None else ():
             if run.progress is not self._written[run.index][1] and run.progress.state is not None:
                 self._write(run)

@@ -48,7 +48,14 @@ class ResultCollector:
         self._remarks: dict[str, None] = {}  # on the model, every one once
 
     def open(self, run: Run) -> None:
-        """A new batch of inputs."""
+        """A new batch of inputs.
+
+        Args:
+            run: The run of the batch.
+
+        Raises:
+            ModelError: If its outputs have another structure than those of earlier batches.
+        """
         program = run.source.program
         if self._first is not None and program.structure != self._first[1]:
             raise ModelError(
@@ -61,7 +68,11 @@ class ResultCollector:
             self._first = run.method, program.structure, run.source.seed
 
     def close(self, run: Run) -> None:
-        """A batch is finished: keep its outcome, let go of everything else."""
+        """A batch is finished: keep its outcome, let go of everything else.
+
+        Args:
+            run: The run of the batch.
+        """
         assert run.outcome is not None
         self.active.remove(run)
         self._finished[run.index] = run.outcome
@@ -69,7 +80,14 @@ class ResultCollector:
             self._first = run.method, run.source.program.structure, run.source.seed
 
     def outcomes(self, status: Status) -> list[Outcome]:
-        """Of all batches up to the first that has nothing to tell; unfinished ones get ``status``."""
+        """Of all batches up to the first that has nothing to tell; unfinished ones get ``status``.
+
+        Args:
+            status: What is said of unfinished batches.
+
+        Returns:
+            Outcomes in the order of the batches.
+        """
         known = dict(self._finished)
         for run in self.active:
             if part := run.standing(status):
@@ -77,7 +95,16 @@ class ResultCollector:
         return [known[index] for index in takewhile(known.__contains__, count())]
 
     def result(self, status: Status, notes: Sequence[str] = (), **facts: Any) -> Result | None:
-        """What there is; ``None`` if there is nothing."""
+        """What there is; ``None`` if there is nothing.
+
+        Args:
+            status: What is said of unfinished batches.
+            notes: Further remarks.
+            **facts: Further metadata.
+
+        Returns:
+            The result, or ``None``.
+        """
         parts = self.outcomes(status)
         if not parts or self._first is None:
             return None
@@ -93,7 +120,19 @@ class ResultCollector:
 def assemble(
     method: Method, parts: Sequence[Outcome], structure: Structure, seed: int, notes: Sequence[str] = (), **facts: Any
 ) -> Result:
-    """The result of all batches: arrays one after the other, the least fortunate status, every remark once."""
+    """The result of all batches: arrays one after the other, the least fortunate status, every remark once.
+
+    Args:
+        method: The method that was run.
+        parts: Outcomes of the batches in order.
+        structure: The shape of the outputs.
+        seed: The seed.
+        notes: Further remarks.
+        **facts: Further metadata.
+
+    Returns:
+        The result.
+    """
     found = [part.estimates for part in parts]
     arrays = {name: _joined(structure, [getattr(f, name) for f in found]) for name in _FIELDS}
     reliable = [_reliable(found, moment) for moment in ("mean", "variance")]

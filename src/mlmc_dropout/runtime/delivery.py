@@ -18,9 +18,17 @@ class Delivery(WorkerPlugin):  # type: ignore[misc,unused-ignore]
         self.job, self.model = job, model
 
     def setup(self, worker: Any) -> None:
-        """Called on every worker, when it starts or when the plugin is registered."""
+        """Called on every worker, when it starts or when the plugin is registered.
+
+        Args:
+            worker: The worker of Dask.
+        """
         DELIVERED[self.job] = self.model
 
     def teardown(self, worker: Any) -> None:
-        """Called when the job is over."""
+        """Called when the job is over.
+
+        Args:
+            worker: The worker of Dask.
+        """
         DELIVERED.pop(self.job, None)

@@ -45,16 +45,33 @@ class TaskPool(Protocol):
         """Whether nothing is under way."""
 
     def size(self, run: Run) -> int:
-        """How many of the run's next tasks make a piece worth sending."""
+        """How many of the run's next tasks make a piece worth sending.
+
+        Args:
+            run: A run.
+
+        Returns:
+            A number of tasks.
+        """
 
     def submit(self, run: Run, start: int, tasks: tuple[Task, ...]) -> None:
-        """Have the tasks run, the first of which is at place ``start`` of the run's round."""
+        """Have the tasks run, the first of which is at place ``start`` of the run's round.
+
+        Args:
+            run: A run.
+            start: Place of the first task in the run's round.
+            tasks: The tasks.
+        """
 
     def collect(self) -> Done:
         """Wait for a piece to be finished: its run, its place, its states."""
 
     def forget(self, run: Run) -> None:
-        """The run is finished."""
+        """The run is finished.
+
+        Args:
+            run: A finished run.
+        """
 
     def __enter__(self) -> Self: ...
 
@@ -62,7 +79,18 @@ class TaskPool(Protocol):
 
 
 def task_pool_for(executor: Any, sampler: Any) -> TaskPool:
-    """``None``: this process. A number: so many processes of our own. An executor or a Dask client: theirs."""
+    """Who runs the tasks.
+
+    Args:
+        executor: ``None``: this process; a number: so many processes of our own; an executor or a Dask client: theirs.
+        sampler: The model and how it is sampled.
+
+    Returns:
+        The pool.
+
+    Raises:
+        InputError: If the executor is none of these.
+    """
     if executor is None:
         return Serial()
     if isinstance(executor, int) and not isinstance(executor, bool):
@@ -102,11 +130,24 @@ class Serial:
         return self._next is None
 
     def size(self, run: Run) -> int:
-        """One task: an interrupt, a checkpoint or a progress bar need not wait for more."""
+        """One task: an interrupt, a checkpoint or a progress bar need not wait for more.
+
+        Args:
+            run: A run.
+
+        Returns:
+            A number of tasks.
+        """
         return 1
 
     def submit(self, run: Run, start: int, tasks: tuple[Task, ...]) -> None:
-        """Remember the tasks."""
+        """Remember the tasks.
+
+        Args:
+            run: A run.
+            start: Place of the first task in the run's round.
+            tasks: The tasks.
+        """
         self._next = run, start, tasks
 
     def collect(self) -> Done:
@@ -116,7 +157,11 @@ class Serial:
         return run, start, [run.bound.run(run.source, task) for task in tasks]
 
     def forget(self, run: Run) -> None:
-        """Nothing to forget."""
+        """Nothing to forget.
+
+        Args:
+            run: A finished run.
+        """
 
 
 # ------------------------------------------------------------------------------------- executors
@@ -246,7 +291,14 @@ class Remote:
         return not self._under_way
 
     def size(self, run: Run) -> int:
-        """As many tasks as are worth sending, but leaving some for every worker."""
+        """As many tasks as are worth sending, but leaving some for every worker.
+
+        Args:
+            run: A run.
+
+        Returns:
+            A number of tasks.
+        """
         if not self._pace:
             return 1
         share = -(-len(run.tasks) // (2 * self._pool.workers))
@@ -254,7 +306,13 @@ class Remote:
         return max(1, min(share, int(WORTH_SENDING / (self._pace * weight))))
 
     def submit(self, run: Run, start: int, tasks: tuple[Task, ...]) -> None:
-        """Send the tasks' names; model and inputs only where they are missing."""
+        """Send the tasks' names; model and inputs only where they are missing.
+
+        Args:
+            run: A run.
+            start: Place of the first task in the run's round.
+            tasks: The tasks.
+        """
         source = run.source
         item = Item(self._job, run.index, source.first_row, source.seed, source.chunk, run.method, tasks, self._me)
         self._send(_Ticket(run, start, item))
@@ -277,7 +335,11 @@ class Remote:
             self._send(replace(ticket, missing=True))
 
     def forget(self, run: Run) -> None:
-        """The run's inputs need not be kept for workers."""
+        """The run's inputs need not be kept for workers.
+
+        Args:
+            run: A finished run.
+        """
         self._transport.forget(run)
 
     def _send(self, ticket: _Ticket) -> None:

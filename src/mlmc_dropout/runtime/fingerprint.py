@@ -25,7 +25,16 @@ _AGREE = 1e-2  # relative; another processor rounds differently, another model d
 
 
 def of_run(sampler: DropoutSampler, method: MethodSpec, seed: int) -> dict[str, Any]:
-    """Everything all batches have in common, in words a refusal can quote."""
+    """Everything all batches have in common, in words a refusal can quote.
+
+    Args:
+        sampler: The model and how it is sampled.
+        method: The method that was asked for.
+        seed: The seed.
+
+    Returns:
+        Facts by name.
+    """
     known = versions()
     facts = {
         "mlmc-dropout version": known["mlmc_dropout"],
@@ -42,18 +51,40 @@ def of_run(sampler: DropoutSampler, method: MethodSpec, seed: int) -> dict[str, 
 
 
 def of_inputs(batch: Batch) -> str:
-    """A hash of all inputs of a batch."""
+    """A hash of all inputs of a batch.
+
+    Args:
+        batch: The inputs.
+
+    Returns:
+        The hash.
+    """
     return _of_tensors(batch.named.items())
 
 
 def probe(source: Source) -> list[float]:
-    """Some outputs of the first pass: they change with the architecture, the transform, the dropout sites."""
+    """Some outputs of the first pass: they change with the architecture, the transform, the dropout sites.
+
+    Args:
+        source: The passes of a batch.
+
+    Returns:
+        Some of the outputs.
+    """
     out = source.sampler.run(source.program, source.batch, pass_keys(source.seed, 0, 0, 0).flatten(), source.first_row)
     return [float(value) for value in out.flatten()[:_PROBED].double().cpu()]
 
 
 def difference(now: dict[str, Any], then: dict[str, Any]) -> str | None:
-    """The first thing in which two fingerprints differ, in words; ``None`` if they agree."""
+    """The first thing in which two fingerprints differ, in words; ``None`` if they agree.
+
+    Args:
+        now: The fingerprint of this run.
+        then: The fingerprint that was saved.
+
+    Returns:
+        A sentence, or ``None``.
+    """
     for name in now:
         if name == "model's outputs":
             a, b = np.asarray(now[name]), np.asarray(then.get(name, []))

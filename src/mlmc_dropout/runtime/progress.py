@@ -83,7 +83,17 @@ class Reporter:
 
 
 def reporter_for(progress: bool | Show) -> Reporter:
-    """``True``: a bar on a terminal, lines elsewhere, both on stderr. A function is called with every event."""
+    """Who is told how an estimate goes.
+
+    Args:
+        progress: ``True``: a bar on a terminal, lines elsewhere, both on stderr; a function is called with every event.
+
+    Returns:
+        The reporter.
+
+    Raises:
+        InputError: If it is neither.
+    """
     if callable(progress):
         return Reporter(progress)
     if not isinstance(progress, bool):

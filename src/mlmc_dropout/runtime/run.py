@@ -126,13 +126,25 @@ class Run:
         return len(self.tasks) - self._sent
 
     def take(self, count: int) -> tuple[int, tuple[Task, ...]]:
-        """The next tasks to be run, and the place of the first of them in the round."""
+        """The next tasks to be run, and the place of the first of them in the round.
+
+        Args:
+            count: How many, at most.
+
+        Returns:
+            The place of the first, and the tasks.
+        """
         start = self._sent
         self._sent = min(start + count, len(self.tasks))
         return start, tuple(self.tasks[start : self._sent])
 
     def accept(self, start: int, states: Sequence[State]) -> None:
-        """States of the tasks ``start ..``; they wait until it is their turn to be merged."""
+        """States of the tasks ``start ..``; they wait until it is their turn to be merged.
+
+        Args:
+            start: Place of the first task in the round.
+            states: One state per task.
+        """
         self._early[start] = states
         while self.progress.merged in self._early:
             ready = self._early.pop(self.progress.merged)
@@ -254,7 +266,14 @@ class Run:
         return max(self._expected, self._after["passes"])
 
     def standing(self, status: Status) -> Outcome | None:
-        """The outcome, or what there is so far under the given status."""
+        """The outcome, or what there is so far under the given status.
+
+        Args:
+            status: What is said of a run that is not finished.
+
+        Returns:
+            The outcome, or ``None`` if nothing is known yet.
+        """
         if self.outcome is not None:
             return self.outcome
         found = self.interim()

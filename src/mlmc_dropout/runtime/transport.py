@@ -15,7 +15,17 @@ __all__ = ["Delivered", "Files", "Transport", "dumps"]
 
 
 def dumps(value: Any) -> bytes:
-    """Pickled, by cloudpickle if it is there: it also takes lambdas and what is defined in a script."""
+    """Pickled, by cloudpickle if it is there: it also takes lambdas and what is defined in a script.
+
+    Args:
+        value: Anything that can be pickled.
+
+    Returns:
+        Its bytes.
+
+    Raises:
+        ExecutionError: If it cannot be pickled.
+    """
     try:
         import cloudpickle  # type: ignore[import-untyped,unused-ignore]
 
@@ -39,10 +49,22 @@ class Transport(Protocol):
     """What to submit beside an item so that its worker finds model and inputs."""
 
     def payloads(self, run: Run, missing: bool) -> tuple[Any, Any]:
-        """Arguments for model and inputs; ``missing``: a worker has said that it needs the data itself."""
+        """Arguments for model and inputs; ``missing``: a worker has said that it needs the data itself.
+
+        Args:
+            run: A run.
+            missing: Whether a worker has said that it lacks the data.
+
+        Returns:
+            The model and the inputs, or what stands for them.
+        """
 
     def forget(self, run: Run) -> None:
-        """The run's inputs are not needed any more."""
+        """The run's inputs are not needed any more.
+
+        Args:
+            run: A finished run.
+        """
 
     def close(self) -> None:
         """Nothing is needed any more."""
@@ -58,7 +80,15 @@ class Files:
         self._inline = False  # workers do not see our files: inputs go with the items
 
     def payloads(self, run: Run, missing: bool) -> tuple[Any, Any]:
-        """Paths; the data itself where paths are of no use."""
+        """Paths; the data itself where paths are of no use.
+
+        Args:
+            run: A run.
+            missing: Whether a worker has said that it lacks the data.
+
+        Returns:
+            The model and the inputs, or what stands for them.
+        """
         path = self._folder / f"inputs-{run.index}"
         if not path.exists():
             path.write_bytes(dumps(run.source.batch))
@@ -67,7 +97,11 @@ class Files:
         return model, path.read_bytes() if self._inline else str(path)
 
     def forget(self, run: Run) -> None:
-        """Remove the inputs' file."""
+        """Remove the inputs' file.
+
+        Args:
+            run: A finished run.
+        """
         (self._folder / f"inputs-{run.index}").unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -86,11 +120,23 @@ class Delivered:
         self._client.register_plugin(Delivery(job, self._model), name=job)
 
     def payloads(self, run: Run, missing: bool) -> tuple[Any, Any]:
-        """The inputs; the model only if a worker says that it was forgotten."""
+        """The inputs; the model only if a worker says that it was forgotten.
+
+        Args:
+            run: A run.
+            missing: Whether a worker has said that it lacks the data.
+
+        Returns:
+            The model and the inputs, or what stands for them.
+        """
         return self._model if missing else None, dumps(run.source.batch)
 
     def forget(self, run: Run) -> None:
-        """Nothing is kept for a run."""
+        """Nothing is kept for a run.
+
+        Args:
+            run: A finished run.
+        """
 
     def close(self) -> None:
         """Take the model from the workers, if they are still there."""

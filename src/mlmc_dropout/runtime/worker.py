@@ -85,7 +85,16 @@ _MODELS, _SOURCES, _BOUND = _Memory(2), _Memory(_KEPT), _Memory(_KEPT)
 
 
 def perform(item: Item, model: Payload = None, inputs: Payload = None) -> Reply:
-    """Run the tasks of an item. Errors of the model come back as values: what is raised is the machinery's."""
+    """Run the tasks of an item. Errors of the model come back as values: what is raised is the machinery's.
+
+    Args:
+        item: The tasks.
+        model: The pickled model, or where it is.
+        inputs: The pickled inputs, or where they are.
+
+    Returns:
+        States, an error, or a request for data.
+    """
     if (socket.gethostname(), os.getpid()) != item.driver and torch.get_num_threads() != 1:
         torch.set_num_threads(1)
     started = time.perf_counter()

@@ -15,16 +15,21 @@ __all__ = ["Growth", "finest_share", "next_fidelity"]
 def finest_share(variances: Sequence[float]) -> float:
     """Contribution of the finest correction to S² when all levels have equally many replicates.
 
-    ``variances`` are the sample variances S²(Y_0), S²(ΔY_1), … S²(ΔY_L) (or those of V), averaged
-    over components; the share is the last of them over their sum. At equal counts M it is
-    (S²(ΔY_L)/M) / S²_Y, the two sides of the paper's criterion (eq:mlmc:fidelity_stopping_criterion).
-    Equal counts matter: with optimal counts every level of a geometric ladder contributes about the
-    same, however many there are, and "negligible" would never come.
+    The share is the last variance over their sum. At equal counts M it is (S²(ΔY_L)/M) / S²_Y, the two sides of the
+    paper's criterion (eq:mlmc:fidelity_stopping_criterion). Equal counts matter: with optimal counts every level of a
+    geometric ladder contributes about the same, however many there are, and "negligible" would never come.
 
-    >>> round(finest_share([1.0, 0.5, 0.25]), 3)
-    0.143
-    >>> finest_share([0.0, 0.0])
-    0.0
+    Args:
+        variances: Sample variances S²(Y_0), S²(ΔY_1), … S²(ΔY_L) (or those of V), averaged over components.
+
+    Returns:
+        The share, between 0 and 1.
+
+    Example:
+        >>> round(finest_share([1.0, 0.5, 0.25]), 3)
+        0.143
+        >>> finest_share([0.0, 0.0])
+        0.0
     """
     total = float(np.sum(variances))
     return float(variances[-1]) / total if total > 0 else 0.0
@@ -38,14 +43,30 @@ class Growth:
     ratio: int = 2
 
     def settled(self, mean: Sequence[float], variance: Sequence[float]) -> bool:
-        """Whether the finest of these level variances are negligible for both moments."""
+        """Whether the finest of these level variances are negligible for both moments.
+
+        Args:
+            mean: Level variances of Y.
+            variance: Level variances of V.
+
+        Returns:
+            Whether no further level is needed.
+        """
         return max(finest_share(mean), finest_share(variance)) < self.share
 
 
 def next_fidelity(ladder: Ladder, ratio: int = 2) -> Ladder:
     """The ladder with one level more.
 
-    >>> next_fidelity(Ladder((2, 4))).fidelities
-    (2, 4, 8)
+    Args:
+        ladder: A ladder.
+        ratio: Of the new fidelity to the last.
+
+    Returns:
+        The longer ladder.
+
+    Example:
+        >>> next_fidelity(Ladder((2, 4))).fidelities
+        (2, 4, 8)
     """
     return Ladder((*ladder.fidelities, ladder.fidelities[-1] * ratio))

@@ -45,14 +45,27 @@ def allocate(
     cost: CostModel = "coupled",
     moments: Moments | None = None,
 ) -> Plan:
-    """The counts that minimise E S² of the mean or variance estimator for ``budget`` passes.
+    """The counts that minimise E S² of the mean or variance estimator for a budget of passes.
 
-    ``moments`` without ``mu4``, or none at all, means the zero-excess-kurtosis closure μ4 = 3 μ2².
-    Arrays of moments are averaged over their components.
+    Args:
+        ladder: The fidelities T_0 < … < T_L.
+        budget: Passes per input.
+        target: The moment whose E S² is minimised.
+        cost: What a replicate of level ℓ costs: "coupled", T_ℓ − T_(ℓ−1) further passes, or "uncoupled", T_ℓ.
+        moments: μ2 and μ4 of a pass, averaged over their components; without μ4, or ``None``: the zero-excess-kurtosis
+            closure μ4 = 3 μ2².
 
-    >>> plan = allocate(Ladder((4, 8, 16)), budget=1000)
-    >>> [round(m, 2) for m in plan.continuous], plan.counts, plan.cost
-    ([103.55, 73.22, 36.61], (103, 73, 37), 1000)
+    Returns:
+        The continuous optimum, integer counts, and what they cost and give.
+
+    Raises:
+        AllocationError: If the budget does not hold two replicates a level.
+        InputError: If a name or a moment cannot be.
+
+    Example:
+        >>> plan = allocate(Ladder((4, 8, 16)), budget=1000)
+        >>> [round(m, 2) for m in plan.continuous], plan.counts, plan.cost
+        ([103.55, 73.22, 36.61], (103, 73, 37), 1000)
     """
     if target not in ("mean", "variance"):
         raise InputError(f"unknown target {target!r}; use 'mean' or 'variance'")
@@ -95,7 +108,16 @@ def _level_variances(ladder: Ladder, target: Target, moments: Moments | None) ->
 
 
 def integer_counts(variances: NDArray[np.float64], costs: NDArray[np.int64], budget: float) -> tuple[int, ...]:
-    """Integer counts ≥ 2 within the budget, no neighbour of which (each count ±1 or 0) is better."""
+    """Integer counts ≥ 2 within the budget, no neighbour of which (each count ±1 or 0) is better.
+
+    Args:
+        variances: Of a replicate at each level.
+        costs: Of a replicate at each level.
+        budget: Passes.
+
+    Returns:
+        One count per level.
+    """
     counts = np.full(len(costs), MIN_COUNT, dtype=np.int64)
     free = np.ones(len(costs), dtype=bool)
     while free.any():  # levels whose share falls below the minimum are fixed there, the rest share what is left
@@ -159,7 +181,18 @@ def _undominated(spent: NDArray[np.float64], value: NDArray[np.float64]) -> NDAr
 
 
 def check_counts(ladder: Ladder, counts: Iterable[int]) -> tuple[int, ...]:
-    """Explicit counts, validated."""
+    """Explicit counts, validated.
+
+    Args:
+        ladder: The fidelities.
+        counts: Replicates per level.
+
+    Returns:
+        The counts as integers.
+
+    Raises:
+        AllocationError: If there are too few, too many, or they are no whole numbers of at least 2.
+    """
     if not isinstance(counts, Iterable) or isinstance(counts, (str, bytes)):
         raise AllocationError(f"counts are one number of replicates per level: got {counts!r}; give for example (8, 4)")
     values = tuple(counts)

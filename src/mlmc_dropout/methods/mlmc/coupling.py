@@ -27,7 +27,14 @@ class Prefix:
         return self.sum_of_squares / (self.T - 1)
 
     def extend(self, passes: Array) -> Prefix:
-        """Append passes (new, ...): the pooled identity of Chan, Golub & LeVeque (eq:mlmc:variance_update)."""
+        """Append further passes: the pooled identity of Chan, Golub & LeVeque (eq:mlmc:variance_update).
+
+        Args:
+            passes: Further passes (count, replicates, rows, width).
+
+        Returns:
+            The prefix with these passes.
+        """
         new = len(passes)
         x = np.ascontiguousarray(np.moveaxis(passes, 0, -1))  # sums over a contiguous axis: see MomentBlock.of
         mean = x.mean(axis=-1)
@@ -46,10 +53,18 @@ def prefix_estimates(chunks: Iterable[Array], fidelities: Sequence[int]) -> list
 
     ``chunks`` are arrays (passes, ...), cut so that every fidelity falls on a boundary.
 
-    >>> passes = np.array([[1.0], [2.0], [4.0], [9.0]])
-    >>> coarse, fine = prefix_estimates([passes[:2], passes[2:]], (2, 4))
-    >>> bool(np.isclose(fine.V, np.var(passes, ddof=1)).all())
-    True
+    Args:
+        chunks: Passes in order, in chunks that end at every fidelity.
+        fidelities: T_0 < … < T_L.
+
+    Returns:
+        Y and V at each fidelity.
+
+    Example:
+        >>> passes = np.array([[1.0], [2.0], [4.0], [9.0]])
+        >>> coarse, fine = prefix_estimates([passes[:2], passes[2:]], (2, 4))
+        >>> bool(np.isclose(fine.V, np.var(passes, ddof=1)).all())
+        True
     """
     prefix, found, wanted = Prefix(0, np.zeros(()), np.zeros(())), [], set(fidelities)
     for chunk in chunks:

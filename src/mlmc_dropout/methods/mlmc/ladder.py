@@ -41,7 +41,16 @@ class Ladder:
 
     @classmethod
     def geometric(cls, first: int, ratio: float, max_fidelity: int) -> Ladder:
-        """T_ℓ = ceil(first · ratio^ℓ), up to the last T_ℓ ≤ max_fidelity."""
+        """T_ℓ = ceil(first · ratio^ℓ), up to the last T_ℓ ≤ max_fidelity.
+
+        Args:
+            first: T_0.
+            ratio: Of neighbours.
+            max_fidelity: The largest T that may occur.
+
+        Returns:
+            The ladder.
+        """
         if not (math.isfinite(ratio) and ratio > 1):
             raise LadderError(f"the ratio of a geometric ladder must exceed 1: got {ratio}; 2 is a good choice")
         first, max_fidelity = _integer(first), _integer(max_fidelity)
@@ -61,7 +70,14 @@ class Ladder:
 
     @classmethod
     def dyadic(cls, levels: int) -> Ladder:
-        """2, 4, 8, …: ``levels`` fidelities."""
+        """2, 4, 8, …: ``levels`` fidelities.
+
+        Args:
+            levels: How many.
+
+        Returns:
+            The ladder.
+        """
         if _integer(levels) < 1:
             raise LadderError(f"a dyadic ladder needs at least one level: got {levels}")
         return cls([2 ** (level + 1) for level in range(levels)])
