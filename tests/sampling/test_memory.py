@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 from mlmc_dropout import DropoutSampler
-from mlmc_dropout.sampling.memory import Footprint
+from mlmc_dropout.sampling.memory import Footprint, keep_freed_memory
 from testing.zoo import ZOO
 
 MIB = 1 << 20
@@ -148,3 +149,22 @@ def test_chunks_stay_within_the_limit() -> None:
             assert 1 <= rows <= 500 and passes >= 1
             assert footprint.bytes(passes, rows) <= limit or passes == 1
             assert footprint.bytes(1, rows) <= limit or rows == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc only")
+@pytest.mark.parametrize(("value", "calls"), [(None, 0), ("0", 0), ("1", 2)])
+def test_the_c_library_is_set_only_on_request(value: str | None, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings: list[tuple[int, int]] = []
+
+    class Library:
+        @staticmethod
+        def mallopt(option: int, size: int) -> None:
+            settings.append((option, size))
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Library)
+    if value is None:
+        monkeypatch.delenv("MLMC_DROPOUT_KEEP_MEMORY", raising=False)
+    else:
+        monkeypatch.setenv("MLMC_DROPOUT_KEEP_MEMORY", value)
+    keep_freed_memory.__wrapped__(1 << 20)
+    assert len(settings) == calls
