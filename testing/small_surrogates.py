@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlmc_dropout import pinn
-from mlmc_dropout.pinn.networks import SharedTrunk, built, mlp
+from mlmc_dropout.pinn.networks import SharedTrunk, initialized, mlp
 from mlmc_dropout.reproduction.surrogates import Surrogate
 
 __all__ = ["forward", "inverse", "load"]
@@ -12,14 +12,14 @@ __all__ = ["forward", "inverse", "load"]
 def forward(seed: int = 0) -> Surrogate:
     """A small untrained network in place of the boundary-layer surrogate."""
     config = pinn.BoundaryLayer.profile("paper")
-    model = built(lambda: mlp(8, 2, "silu", 0.1), "torch", seed, config.torch_dtype)
+    model = initialized(lambda: mlp(8, 2, "silu", 0.1), "torch", seed, config.torch_dtype)
     return Surrogate("boundary-layer", model.eval(), config.equation)
 
 
 def inverse(seed: int = 0) -> Surrogate:
     """A small untrained network in place of the source-inference surrogate."""
     config = pinn.SourceInference.profile("paper")
-    model = built(lambda: SharedTrunk(8, 2, "tanh", 0.2), "xavier", seed, config.torch_dtype)
+    model = initialized(lambda: SharedTrunk(8, 2, "tanh", 0.2), "xavier", seed, config.torch_dtype)
     return Surrogate("source-inference", model.eval(), config.equation)
 
 

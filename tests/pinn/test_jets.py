@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mlmc_dropout.errors import InputError
 from mlmc_dropout.pinn.jets import Jet, derivatives, jet, multiply, value
-from mlmc_dropout.pinn.networks import ACTIVATIONS, built, mlp
+from mlmc_dropout.pinn.networks import ACTIVATIONS, initialized, mlp
 from testing.pinn_reference import given_masks, gradient
 
 PASSES, POINTS, WIDTH, P = 3, 7, 10, 0.3
@@ -29,7 +29,7 @@ def patterns(depth: int, kind: str) -> list[Tensor]:
 
 
 def network(activation: str, depth: int) -> nn.Sequential:
-    model = built(lambda: mlp(WIDTH, depth, activation, P), "xavier", seed=depth, dtype=torch.float64)
+    model = initialized(lambda: mlp(WIDTH, depth, activation, P), "xavier", seed=depth, dtype=torch.float64)
     assert isinstance(model, nn.Sequential)
     return model.eval()
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mlmc_dropout.pinn import BoundaryLayer, Config, SourceInference
 from mlmc_dropout.pinn.draws import LAG, TRAINING
 from mlmc_dropout.pinn.problem import Draw, Problem
-from mlmc_dropout.pinn.training import State, evaluator, new_drawer, new_state, step
+from mlmc_dropout.pinn.training import TrainingState, evaluator, new_drawer, new_state, step
 from testing import pinn_reference as reference
 
 STARTS = [0, 49]  # from 49, the second of three steps updates the multiplier; from 0, the first
@@ -52,7 +52,7 @@ def plain_steps(config: Config, first: int, count: int, multiplier: Tensor) -> t
     return [p.detach() for p in model.parameters()], multiplier
 
 
-def our_steps(config: Config, first: int, count: int, multiplier: Tensor) -> State:
+def our_steps(config: Config, first: int, count: int, multiplier: Tensor) -> TrainingState:
     state = new_state(config)
     state.epoch, state.multiplier = first, multiplier
     drawer, evaluate = new_drawer(config, state.model), evaluator(config, state.model)

@@ -44,15 +44,15 @@ def reproduce(
     from mlmc_dropout.report.reproduction import read_verdicts
 
     output = Output(as_json, quiet)
-    chosen = _chosen(ids, reproduction.EXPERIMENTS)
-    reproduction.reproduce(chosen, profile, out, progress=output.prints_text)
+    selected = _selected(ids, reproduction.EXPERIMENTS)
+    reproduction.reproduce(selected, profile, out, progress=output.prints_text)
     verdicts = read_verdicts(out)
-    output.table(_table([v for v in verdicts if v["id"] in chosen or "all" in chosen]))
+    output.table(_table([v for v in verdicts if v["id"] in selected or "all" in selected]))
     page = _page(out, output)
     output.data({"out": str(out), "page": page, "verdicts": verdicts})
 
 
-def _chosen(ids: list[str], known: Collection[str]) -> list[str]:
+def _selected(ids: list[str], known: Collection[str]) -> list[str]:
     upper = [name.upper() for name in ids]
     if "ALL" in upper:
         return ["all"]

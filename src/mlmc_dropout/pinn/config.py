@@ -232,36 +232,36 @@ def parse(text: str, problems: Mapping[str, type[Problem]], problem: str | None 
         ConfigError: If the text is not TOML, or a key or value is not understood; the message names it.
     """
     try:
-        stated = tomllib.loads(text)
+        entries = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"the config is not valid TOML: {error}") from error
-    name = stated.pop("problem", problem)
+    name = entries.pop("problem", problem)
     if name is None:
         raise ConfigError(f'the config names no problem; add  problem = "...", one of {", ".join(problems)}')
     if problem is not None and name != problem:
         raise ConfigError(f"the config is for the problem {name!r}, not {problem!r}; use a config of the latter")
-    profile = stated.pop("profile", "paper")
+    profile = entries.pop("profile", "paper")
     if profile not in PROFILES:
         raise ConfigError(f"profile must be one of {', '.join(PROFILES)}: got {profile!r}")
     if name not in problems:
         raise ConfigError(f"unknown problem {name!r}; known: {', '.join(problems)}")
-    return _merged(problems[name].profile(profile), stated, "")
+    return _merged(problems[name].profile(profile), entries, "")
 
 
-def _merged(base: _T, stated: Mapping[str, Any], where: str) -> _T:
-    """``base`` with the ``stated`` fields replaced; ``where`` is the path of the section, for messages."""
+def _merged(base: _T, entries: Mapping[str, Any], section: str) -> _T:
+    """``base`` with the fields of ``entries`` replaced; ``section`` is the path of the section, for messages."""
     assert is_dataclass(base)
     assert not isinstance(base, type)
     names = [field.name for field in fields(base)]
     changes: dict[str, Any] = {}
-    for key, given in stated.items():
+    for key, value in entries.items():
         if key not in names:
-            raise ConfigError(_unknown(where + key, key, names))
-        changes[key] = _checked(getattr(base, key), given, where + key)
+            raise ConfigError(_unknown(section + key, key, names))
+        changes[key] = _checked(getattr(base, key), value, section + key)
     try:
         return replace(base, **changes)
     except ConfigError as error:
-        raise ConfigError(where + str(error)) from None
+        raise ConfigError(section + str(error)) from None
 
 
 def _unknown(path: str, key: str, names: list[str]) -> str:
@@ -270,18 +270,18 @@ def _unknown(path: str, key: str, names: list[str]) -> str:
     return f"unknown key {path!r}; {hint}"
 
 
-def _checked(current: object, given: object, path: str) -> object:
-    """``given`` if it has the type of ``current``; an integer may stand for a float."""
-    if is_dataclass(current) and isinstance(given, dict):
-        return _merged(current, given, path + ".")
-    if isinstance(current, float) and type(given) is int:
-        return float(given)
-    if type(given) is not type(current):
-        wanted = "a section" if is_dataclass(current) else type(current).__name__
-        raise ConfigError(f"{path} must be {wanted}: got {given!r} ({type(given).__name__})")
-    if isinstance(given, float) and not math.isfinite(given):
-        raise ConfigError(f"{path} must be finite: got {given!r}")
-    return given
+def _checked(current: object, value: object, path: str) -> object:
+    """``value`` if it has the type of ``current``; an integer may stand for a float."""
+    if is_dataclass(current) and isinstance(value, dict):
+        return _merged(current, value, path + ".")
+    if isinstance(current, float) and type(value) is int:
+        return float(value)
+    if type(value) is not type(current):
+        expected = "a section" if is_dataclass(current) else type(current).__name__
+        raise ConfigError(f"{path} must be {expected}: got {value!r} ({type(value).__name__})")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{path} must be finite: got {value!r}")
+    return value
 
 
 def dump(config: Config) -> str:

@@ -9,9 +9,9 @@ from mlmc_dropout.pinn.config import Config
 from mlmc_dropout.sampling import streams
 from mlmc_dropout.sampling.sampler import DropoutSampler
 
-__all__ = ["Moments", "dropout_moments", "grid", "relative_error", "summary"]
+__all__ = ["OutputMoments", "dropout_moments", "grid", "relative_error", "summary"]
 
-Moments = dict[str, tuple[Tensor, Tensor]]  # output -> mean and variance over passes
+OutputMoments = dict[str, tuple[Tensor, Tensor]]  # output -> mean and variance over passes
 
 
 def grid(config: Config) -> Tensor:
@@ -26,7 +26,7 @@ def grid(config: Config) -> Tensor:
     return torch.linspace(0.0, 1.0, config.points, dtype=torch.float64)[:, None]
 
 
-def dropout_moments(config: Config, model: nn.Module, x: Tensor, passes: int) -> Moments:
+def dropout_moments(config: Config, model: nn.Module, x: Tensor, passes: int) -> OutputMoments:
     """Mean and unbiased variance of every output over dropout passes.
 
     Args:

@@ -198,12 +198,12 @@ def fold(layers: Iterable[nn.Module], masks: Sequence[Tensor]) -> Iterator[Step]
 
 
 def _masked(layers: list[nn.Module], masks: Sequence[Tensor]) -> Iterator[nn.Module | Masked]:
-    wanted = sum(isinstance(layer, nn.Dropout) for layer in layers)
-    if wanted != len(masks):
-        raise InputError(f"{wanted} dropout layers need {wanted} masks: got {len(masks)}")
-    given = iter(masks)
+    count = sum(isinstance(layer, nn.Dropout) for layer in layers)
+    if count != len(masks):
+        raise InputError(f"{count} dropout layers need {count} masks: got {len(masks)}")
+    remaining = iter(masks)
     for layer in layers:
-        yield Masked(next(given), layer.p) if isinstance(layer, nn.Dropout) else layer
+        yield Masked(next(remaining), layer.p) if isinstance(layer, nn.Dropout) else layer
 
 
 def _compose(outer: Affine, inner: Affine) -> Affine:
@@ -266,5 +266,5 @@ def derivatives(layer: nn.Module, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             s = torch.sigmoid(layer.beta * z).masked_fill(layer.beta * z > layer.threshold, 1.0)
             return functional.softplus(z, layer.beta, layer.threshold), s, layer.beta * s * (1.0 - s)
         case _:
-            known = "SiLU, Tanh, Sine, GELU (erf), Softplus"
-            raise InputError(f"no second derivative is known for the layer {layer!r}; use one of {known}")
+            supported = "SiLU, Tanh, Sine, GELU (erf), Softplus"
+            raise InputError(f"no second derivative is known for the layer {layer!r}; use one of {supported}")

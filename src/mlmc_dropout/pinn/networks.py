@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mlmc_dropout.errors import InputError
 
-__all__ = ["ACTIVATIONS", "STARTS", "SharedTrunk", "Sine", "built", "dropout_layers", "mlp"]
+__all__ = ["ACTIVATIONS", "STARTS", "SharedTrunk", "Sine", "dropout_layers", "initialized", "mlp"]
 
 
 class Sine(nn.Module):
@@ -124,7 +124,7 @@ def dropout_layers(model: nn.Module) -> list[nn.Dropout]:
     return [layer for layer in model.modules() if isinstance(layer, nn.Dropout)]
 
 
-def built(make: Callable[[], nn.Module], start: str, seed: int, dtype: torch.dtype) -> nn.Module:
+def initialized(make: Callable[[], nn.Module], start: str, seed: int, dtype: torch.dtype) -> nn.Module:
     """A network with weights that follow from ``seed`` alone.
 
     The layers are made without memory first, since their constructors would otherwise draw from torch's global

@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol, Self
 
-__all__ = ["Bar", "Lines", "Progress", "Silent", "automatic"]
+__all__ = ["Bar", "Lines", "Silent", "TrainingProgress", "automatic"]
 
 
-class Progress(Protocol):
+class TrainingProgress(Protocol):
     """Shown while it is entered; ``update`` is called after every window."""
 
     def __enter__(self) -> Self: ...
@@ -41,7 +41,7 @@ class Progress(Protocol):
         """
 
 
-def automatic() -> Progress:
+def automatic() -> TrainingProgress:
     """A bar if stderr is a terminal and rich is installed, lines otherwise."""
     if sys.stderr.isatty():
         try:

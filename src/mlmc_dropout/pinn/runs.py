@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from mlmc_dropout.errors import ConfigError, RunDirectoryError
 from mlmc_dropout.pinn.config import Config, dump, parse
-from mlmc_dropout.pinn.networks import built
+from mlmc_dropout.pinn.networks import initialized
 from mlmc_dropout.pinn.problem import Problem
 from mlmc_dropout.pinn.problems import by_name
 from mlmc_dropout.pinn.provenance import provenance
@@ -224,7 +224,9 @@ def new_model(config: Config) -> nn.Module:
     Returns:
         The network.
     """
-    return built(lambda: config.equation.network(config.network), config.network.start, config.seed, config.torch_dtype)
+    return initialized(
+        lambda: config.equation.network(config.network), config.network.start, config.seed, config.torch_dtype
+    )
 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
@@ -238,13 +240,13 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) 
     Raises:
         RunDirectoryError: If they do not fit.
     """
-    wanted = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in model.state_dict().items()}
-    given = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
-    if wanted != given:
-        odd = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
+    expected = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in model.state_dict().items()}
+    loaded = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+    if expected != loaded:
+        first = min(name for name in expected.keys() | loaded.keys() if expected.get(name) != loaded.get(name))
         raise RunDirectoryError(
-            f"{str(source)!r} does not fit the network of its config: {odd[0]!r} is {given.get(odd[0])}, "
-            f"expected {wanted.get(odd[0])}; the file or the config was changed"
+            f"{str(source)!r} does not fit the network of its config: {first!r} is {loaded.get(first)}, "
+            f"expected {expected.get(first)}; the file or the config was changed"
         )
     model.load_state_dict(dict(tensors))
 

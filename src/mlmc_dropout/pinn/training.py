@@ -27,9 +27,9 @@ from mlmc_dropout.pinn.evaluation import summary
 from mlmc_dropout.pinn.plots import draw_losses, draw_solution
 from mlmc_dropout.pinn.problem import Draw, Problem
 from mlmc_dropout.pinn.problems import by_name
-from mlmc_dropout.pinn.progress import Progress, automatic
+from mlmc_dropout.pinn.progress import TrainingProgress, automatic
 
-__all__ = ["State", "TrainingError", "resume", "start", "step", "train"]
+__all__ = ["TrainingError", "TrainingState", "resume", "start", "step", "train"]
 
 _BLOCK = 10  # epochs whose masks are drawn together
 
@@ -41,7 +41,7 @@ class TrainingError(MLMCDropoutError):
 
 
 @dataclass(slots=True)
-class State:
+class TrainingState:
     """What a checkpoint holds: everything that changes from epoch to epoch.
 
     Attributes:
@@ -68,7 +68,7 @@ def train(
     config: Path | None = None,
     resume_from: Path | None = None,
     out: Path = Path("runs"),
-    progress: Progress | None = None,
+    progress: TrainingProgress | None = None,
 ) -> Path:
     """Train a problem by name, as the command line does.
 
@@ -100,7 +100,7 @@ def train(
     return start(parse(text, by_name(), problem), out, progress)
 
 
-def start(config: Config, out: Path = Path("runs"), progress: Progress | None = None) -> Path:
+def start(config: Config, out: Path = Path("runs"), progress: TrainingProgress | None = None) -> Path:
     """Train from scratch in a fresh directory.
 
     Args:
@@ -122,7 +122,10 @@ def start(config: Config, out: Path = Path("runs"), progress: Progress | None = 
 
 
 def resume(
-    path: Path, progress: Progress | None = None, expected: str | None = None, problems: Iterable[type[Problem]] = ()
+    path: Path,
+    progress: TrainingProgress | None = None,
+    expected: str | None = None,
+    problems: Iterable[type[Problem]] = (),
 ) -> Path:
     """Continue a run from its last checkpoint; a finished run is left as it is.
 
@@ -144,13 +147,13 @@ def resume(
     if expected not in (None, config.equation.name):
         raise RunDirectoryError(f"{str(path)!r} is a run of {config.equation.name!r}, not of {expected!r}")
     if (path / runs.SUMMARY).is_file():
-        with progress or automatic() as shown:
-            shown.say(f"{path} is finished; it is left as it is")
+        with progress or automatic() as display:
+            display.say(f"{path} is finished; it is left as it is")
         return path
     return _run(path, config, restore(path, config), progress)
 
 
-def new_state(config: Config) -> State:
+def new_state(config: Config) -> TrainingState:
     """The state before the first epoch.
 
     Args:
@@ -161,33 +164,33 @@ def new_state(config: Config) -> State:
     """
     model = runs.new_model(config).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=config.optimizer.rate(0), fused=True)
-    return State(model, optimizer, config.equation.multiplier(config.points).to(config.torch_dtype))
+    return TrainingState(model, optimizer, config.equation.multiplier(config.points).to(config.torch_dtype))
 
 
-def _run(path: Path, config: Config, state: State, progress: Progress | None) -> Path:
-    with progress or automatic() as shown:
-        shown.say(f"{config.equation.name}: {config.epochs} epochs from {state.epoch}, in {path}")
+def _run(path: Path, config: Config, state: TrainingState, progress: TrainingProgress | None) -> Path:
+    with progress or automatic() as display:
+        display.say(f"{config.equation.name}: {config.epochs} epochs from {state.epoch}, in {path}")
         try:
             if state.epoch < config.epochs:
-                _loop(path, config, state, shown)
+                _loop(path, config, state, display)
         except KeyboardInterrupt:
-            shown.say(f"stopped after {state.epoch} epochs; resume the run {path} to go on")
+            display.say(f"stopped after {state.epoch} epochs; resume the run {path} to go on")
             raise
-        _finish(path, config, state, shown)
+        _finish(path, config, state, display)
     return path
 
 
-def _loop(path: Path, config: Config, state: State, shown: Progress) -> None:
+def _loop(path: Path, config: Config, state: TrainingState, display: TrainingProgress) -> None:
     drawer, evaluate = new_drawer(config, state.model), evaluator(config, state.model)
-    fast = _compiled(config, state, evaluate, drawer, shown) if config.compile else None
+    fast = _compiled(config, state, evaluate, drawer, display) if config.compile else None
     threads = torch.get_num_threads()
     runs.note_session(path, {"epoch": state.epoch, "compiled": fast is not None, "threads": threads})
-    shown.begin(state.epoch, config.epochs)
+    display.begin(state.epoch, config.epochs)
     saved = time.monotonic()
     while state.epoch < config.epochs:
         _window(config, state, fast or evaluate, drawer)
         losses = dict(zip(("total", *config.equation.terms), state.history[-1][1], strict=True))
-        shown.update(state.epoch, losses)
+        display.update(state.epoch, losses)
         if time.monotonic() - saved >= config.checkpoint_seconds or state.epoch == config.epochs:
             save(path, config, state)
             saved = time.monotonic()
@@ -226,22 +229,24 @@ def evaluator(config: Config, model: nn.Module) -> Evaluate:
     return evaluate
 
 
-def _compiled(config: Config, state: State, evaluate: Evaluate, drawer: Drawer, shown: Progress) -> Evaluate | None:
+def _compiled(
+    config: Config, state: TrainingState, evaluate: Evaluate, drawer: Drawer, display: TrainingProgress
+) -> Evaluate | None:
     """``evaluate`` compiled, if a trial call works; otherwise nothing, and the user is told."""
-    shown.say("compiling; this takes up to a minute")
+    display.say("compiling; this takes up to a minute")
     fast: Evaluate = torch.compile(evaluate, dynamic=False)
     (draw,) = drawer.block(TRAINING, state.epoch, 1, config.repeats)
     try:
         fast(draw, state.multiplier)[0].backward()
     except Exception as error:  # whatever a compiler may raise: training does not depend on it
-        shown.say(f"torch.compile does not work here ({type(error).__name__}); training without it")
+        display.say(f"torch.compile does not work here ({type(error).__name__}); training without it")
         return None
     finally:
         state.optimizer.zero_grad()
     return fast
 
 
-def _window(config: Config, state: State, evaluate: Evaluate, drawer: Drawer) -> None:
+def _window(config: Config, state: TrainingState, evaluate: Evaluate, drawer: Drawer) -> None:
     """Train to the end of the current window, then log it and keep it if it is the best."""
     end = min(state.epoch - state.epoch % config.window + config.window, config.epochs)
     terms: list[Tensor] = []
@@ -261,7 +266,7 @@ def _window(config: Config, state: State, evaluate: Evaluate, drawer: Drawer) ->
         state.best = {name: tensor.clone() for name, tensor in state.model.state_dict().items()}
 
 
-def step(config: Config, state: State, evaluate: Evaluate, drawer: Drawer, draw: Draw) -> Tensor:
+def step(config: Config, state: TrainingState, evaluate: Evaluate, drawer: Drawer, draw: Draw) -> Tensor:
     """One epoch. The multiplier moves by the residual before the weights move.
 
     Args:
@@ -289,13 +294,13 @@ def step(config: Config, state: State, evaluate: Evaluate, drawer: Drawer, draw:
 
 
 @torch.no_grad()
-def _lagged(config: Config, state: State, evaluate: Evaluate, drawer: Drawer) -> Tensor:
+def _lagged(config: Config, state: TrainingState, evaluate: Evaluate, drawer: Drawer) -> Tensor:
     """The residual of the constraint over passes of its own."""
     (draw,) = drawer.block(LAG, state.epoch, 1, config.uzawa.lag_passes)
     return evaluate(draw, state.multiplier)[2]
 
 
-def save(path: Path, config: Config, state: State) -> None:
+def save(path: Path, config: Config, state: TrainingState) -> None:
     """Write the losses, then the checkpoint: lines of later epochs are dropped again by :func:`restore`.
 
     Args:
@@ -316,7 +321,7 @@ def save(path: Path, config: Config, state: State) -> None:
     runs.write_tensors(path / runs.CHECKPOINT, tensors, notes)
 
 
-def restore(path: Path, config: Config) -> State:
+def restore(path: Path, config: Config) -> TrainingState:
     """The state saved in a run.
 
     Args:
@@ -345,7 +350,7 @@ def restore(path: Path, config: Config) -> State:
     return state
 
 
-def _restore_moments(state: State, tensors: dict[str, Tensor], source: Path) -> None:
+def _restore_moments(state: TrainingState, tensors: dict[str, Tensor], source: Path) -> None:
     """Adam's moments; before the first epoch there are none."""
     moments = {}
     for number, parameter in enumerate(state.model.parameters() if state.epoch else ()):
@@ -361,7 +366,7 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _finish(path: Path, config: Config, state: State, shown: Progress) -> None:
+def _finish(path: Path, config: Config, state: TrainingState, display: TrainingProgress) -> None:
     """Write the weights that are kept, the pictures, and last the summary that marks the run as finished."""
     if state.best:
         state.model.load_state_dict(state.best)
@@ -370,7 +375,7 @@ def _finish(path: Path, config: Config, state: State, shown: Progress) -> None:
         draw_losses(path / runs.PICTURES[0], config, state.history)
         draw_solution(path / runs.PICTURES[1], config, state.model)
     except MissingExtraError as error:
-        shown.say(f"no pictures: {error}")
+        display.say(f"no pictures: {error}")
     results = summary(config, state.model)
     runs.write_json(path / runs.SUMMARY, {**results, "finished": datetime.now(UTC).isoformat(timespec="seconds")})
-    shown.say(f"relative L2 error of the dropout mean: {results['relative_l2_of_mean']}")
+    display.say(f"relative L2 error of the dropout mean: {results['relative_l2_of_mean']}")

@@ -20,7 +20,7 @@ from torch import nn
 import mlmc_dropout as md
 from mlmc_dropout.reproduction import rates, storage, surface
 from mlmc_dropout.reproduction.statistics import CONFIDENCE, fit_line
-from mlmc_dropout.reproduction.work import Progress
+from mlmc_dropout.reproduction.work import ProgressCallback
 
 __all__ = ["collect", "equal_passes", "gaussian_passes", "printed_optima", "printed_slopes"]
 
@@ -33,7 +33,7 @@ REPETITIONS = {"paper": 20_000, "quick": 1000}
 SIMULATIONS = {"paper": 2000, "quick": 100}
 
 
-def collect(profile: str, show: Progress | None = None) -> dict[str, Any]:
+def collect(profile: str, show: ProgressCallback | None = None) -> dict[str, Any]:
     """All three findings, with the versions that computed them.
 
     Args:
@@ -48,14 +48,14 @@ def collect(profile: str, show: Progress | None = None) -> dict[str, Any]:
         "printed_optima": printed_optima,
         "printed_slopes": lambda: printed_slopes(SIMULATIONS[profile]),
     }
-    found: dict[str, Any] = {}
+    findings: dict[str, Any] = {}
     for done, (name, part) in enumerate(parts.items()):
         if show is not None:
             show("evidence", done, len(parts))
-        found[name] = part()
+        findings[name] = part()
     if show is not None:
         show("evidence", len(parts), len(parts))
-    return {**storage.versions(), **found}
+    return {**storage.versions(), **findings}
 
 
 # ------------------------------------------------------------------------------ equal passes
@@ -95,8 +95,8 @@ def equal_passes(repetitions: int) -> dict[str, Any]:
     }
     network, x = gaussian_passes(), np.zeros((repetitions, 1))
     rows = {}
-    for index, (name, chosen) in enumerate(settings.items()):
-        result = md.estimate(network, x, seed=9000 + index, **chosen)
+    for index, (name, method) in enumerate(settings.items()):
+        result = md.estimate(network, x, seed=9000 + index, **method)
         charged = BUDGET if name == "pooled" else md.theory.cost_coupled(LADDER, COUNTS)
         rows[name] = {
             "passes_charged": charged,
@@ -125,12 +125,15 @@ def _exact(name: str, charged: int) -> dict[str, float]:
     """The closed forms, times the passes charged."""
     mu4 = 3 - 2 / UNITS
     if name == "pooled":
-        found = md.theory.variance_of_sample_mean(BUDGET, 1.0), md.theory.variance_of_sample_variance(BUDGET, 1.0, mu4)
+        variances = (
+            md.theory.variance_of_sample_mean(BUDGET, 1.0),
+            md.theory.variance_of_sample_variance(BUDGET, 1.0, mu4),
+        )
     else:
         law = md.theory.variance_nested if name == "nested" else md.theory.variance_independent
         levels = md.theory.level_variances_mean(LADDER), md.theory.level_variances_variance(LADDER, 1.0, mu4)
-        found = law(levels[0], COUNTS), law(levels[1], COUNTS)
-    return {"mean": float(found[0]) * charged, "variance": float(found[1]) * charged}
+        variances = law(levels[0], COUNTS), law(levels[1], COUNTS)
+    return {"mean": float(variances[0]) * charged, "variance": float(variances[1]) * charged}
 
 
 # ---------------------------------------------------------------------------- printed optima
@@ -139,12 +142,12 @@ def _exact(name: str, charged: int) -> dict[str, float]:
 def printed_optima() -> dict[str, Any]:
     """Optimal counts under both cost models, by formula and by enumeration, and what the plans are worth."""
     ladder = md.Ladder(LADDER)
-    found: dict[str, Any] = {"ladder": LADDER, "budget": BUDGET}
+    optima: dict[str, Any] = {"ladder": LADDER, "budget": BUDGET}
     for target in ("mean", "variance"):
         for cost in ("coupled", "uncoupled"):
             plan = md.allocate(ladder, BUDGET, target, cost)
             coupled = float(md.theory.cost_per_replicate(LADDER, "coupled") @ np.asarray(plan.continuous))
-            found[f"{target}, {cost}"] = {
+            optima[f"{target}, {cost}"] = {
                 "continuous": list(plan.continuous),
                 "integer": list(plan.counts),
                 "coupled_cost": coupled,
@@ -153,9 +156,9 @@ def printed_optima() -> dict[str, Any]:
     counts = surface.feasible(LADDER, BUDGET)
     for target in ("mean", "variance"):
         best = surface.best(_expected(target, counts.astype(float)), counts)
-        found[f"{target}, enumerated"] = {"single": list(best.single), "allocations": len(counts)}
-    found["correction_rates"] = _correction_rates()
-    return found
+        optima[f"{target}, enumerated"] = {"single": list(best.single), "allocations": len(counts)}
+    optima["correction_rates"] = _correction_rates()
+    return optima
 
 
 def _expected(target: str, counts: Any) -> Any:
@@ -192,14 +195,14 @@ def printed_slopes(simulations: int) -> dict[str, Any]:
         "V with ddof 0": rates.theory_slope(T, "V", biased=True),
     }
     generator = np.random.default_rng(9100)
-    found: dict[str, list[Any]] = {name: [] for name in exact}
+    slope_fits: dict[str, list[Any]] = {name: [] for name in exact}
     for _ in range(simulations):
         norms = _simulated_norms(T, generator)
         for name in exact:
             fit = fit_line(np.log(T), np.log(norms[name]))
-            found[name].append((fit.slope, fit.contains(exact[name]), (fit.high - fit.low) / 2))
+            slope_fits[name].append((fit.slope, fit.contains(exact[name]), (fit.high - fit.low) / 2))
     simulated = {}
-    for name, rows in found.items():
+    for name, rows in slope_fits.items():
         slopes, covered, half = (np.array(column) for column in zip(*rows, strict=True))
         simulated[name] = {
             "mean_slope": float(slopes.mean()),

@@ -100,7 +100,7 @@ def judge(data: Data) -> Judgement:
     Returns:
         The judgement.
     """
-    found = rates_of_smoothing(data)
+    smoothing = rates_of_smoothing(data)
     rough = [row[1:4:2] for row in table(data).rows]
     falls = all(b < a for early, late in pairwise(rough) for a, b in zip(early, late, strict=True))
     checks = [
@@ -111,7 +111,7 @@ def judge(data: Data) -> Judgement:
             f"The roughness of mean and band {'falls' if falls else 'does not fall'} at every step of T.",
         )
     ]
-    for key, (slope, low, high) in found.items():
+    for key, (slope, low, high) in smoothing.items():
         holds = low <= -0.5 <= high
         text = f"Roughness of the {key} falls like T^{slope:.3f} [{low:.3f}, {high:.3f}]; independent noise gives −1/2."
         # √V is a curved function of V, so that its rate is only roughly −1/2 at small T
@@ -120,7 +120,7 @@ def judge(data: Data) -> Judgement:
                 "claim" if key == "mean" else "note", f"the 99 % interval of the {key}'s rate holds −1/2", holds, text
             )
         )
-    ours = [Quantity(f"rate at which the roughness of the {key} falls", *values) for key, values in found.items()]
+    ours = [Quantity(f"rate at which the roughness of the {key} falls", *values) for key, values in smoothing.items()]
     paper = [Quantity("bands as T grows", "less visible noise, smoother bands")]
     return Judgement(paper, ours, checks, [table(data)])
 

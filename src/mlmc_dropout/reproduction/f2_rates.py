@@ -30,12 +30,12 @@ def judge(data: Mapping[str, Any]) -> Judgement:
             checks.append(
                 Check(
                     "claim",
-                    f"the {rates.name(out, key)} is within {_CLOSE} of −1, or its interval holds −1",
+                    f"the {rates.slope_name(out, key)} is within {_CLOSE} of −1, or its interval holds −1",
                     near,
                     f"S²_{key} is {'close to' if near else 'not close to'} rate one.",
                 )
             )
-    paper = [Quantity(rates.name("u", key), "close to −1") for key in "YV"]
+    paper = [Quantity(rates.slope_name("u", key), "close to −1") for key in "YV"]
     return Judgement(paper, rates.quantities(data), checks, [rates.table(data)])
 
 

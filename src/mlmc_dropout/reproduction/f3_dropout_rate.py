@@ -61,15 +61,15 @@ def compute(surrogate: Surrogate, settings: Data, work: Work) -> dict[str, Any]:
 
         return one
 
-    T, other = settings["fidelity"], settings["fidelity_untrained"]
+    T, T_untrained = settings["fidelity"], settings["fidelity_untrained"]
     trained = work.each("rates", range(len(rates)), sweep(surrogate.model, T, settings["seed"]))
     fresh = _untrained(surrogate.model, settings["seed"])
-    untrained = work.each("rates, untrained", range(len(rates)), sweep(fresh, other, settings["seed"] + 500))
+    untrained = work.each("rates, untrained", range(len(rates)), sweep(fresh, T_untrained, settings["seed"] + 500))
     sides = {
-        name: {key: [entry[key] for entry in found] for key in "YV"}
-        for name, found in (("trained", trained), ("untrained", untrained))
+        name: {key: [entry[key] for entry in norms] for key in "YV"}
+        for name, norms in (("trained", trained), ("untrained", untrained))
     }
-    return {"p": rates, "T": T, "T_untrained": other, **sides}
+    return {"p": rates, "T": T, "T_untrained": T_untrained, **sides}
 
 
 def _untrained(model: torch.nn.Module, seed: int) -> torch.nn.Module:
@@ -100,7 +100,7 @@ def judge(data: Data) -> Judgement:
     checks, paper, ours = [], [], []
     for key in "YV":
         values = data["trained"][key]
-        found = _fit(data, "trained", key)
+        fit = _fit(data, "trained", key)
         extremes = int(np.argmin(values)) == 0 and int(np.argmax(values)) == len(values) - 1
         checks.append(
             Check(
@@ -115,16 +115,16 @@ def judge(data: Data) -> Judgement:
             Check(
                 "claim",
                 f"the four-parameter model explains at least {_GOOD_FIT:.0%} of the variation of log ‖S²_{key}‖",
-                found.r_squared >= _GOOD_FIT,
-                f"The model explains {found.r_squared:.2%} of the variation of log ‖S²_{key}‖.",
+                fit.r_squared >= _GOOD_FIT,
+                f"The model explains {fit.r_squared:.2%} of the variation of log ‖S²_{key}‖.",
             )
         )
         agreeing = []
         for index, printed in enumerate(PRINTED[key]):
-            low, high = found.interval(index)
+            low, high = fit.interval(index)
             agreeing.append(low <= printed[2] and printed[1] <= high)
             paper.append(Quantity(f"α{index + 1} for {key}", *printed))
-            ours.append(Quantity(f"α{index + 1} for {key}", float(found.parameters[index]), low, high))
+            ours.append(Quantity(f"α{index + 1} for {key}", float(fit.parameters[index]), low, high))
         checks.append(
             Check(
                 "agreement",
@@ -165,20 +165,20 @@ def table(data: Data) -> Table:
     rows = []
     for key in "YV":
         for which in ("trained", "untrained"):
-            found = _fit(data, which, key)
+            fit = _fit(data, which, key)
             cells = []
             for index in range(4):
-                low, high = found.interval(index)
-                cells.append(f"{found.parameters[index]:.3f} ({low:.3f}, {high:.3f})")
-            small, low, high = found.small_p_exponent()
+                low, high = fit.interval(index)
+                cells.append(f"{fit.parameters[index]:.3f} ({low:.3f}, {high:.3f})")
+            small, low, high = fit.small_p_exponent()
             rows.append(
                 (
                     f"{key}, {which}",
                     *cells,
                     f"{small:.3f} ({low:.3f}, {high:.3f})",
-                    found.residual_sd,
-                    found.r_squared,
-                    found.largest_correlation(),
+                    fit.residual_sd,
+                    fit.r_squared,
+                    fit.largest_correlation(),
                 )
             )
     columns = ("norm", "α1", "α2", "α3", "α4", "α2·α4", "residual sd", "R²", "largest correlation")
@@ -199,8 +199,8 @@ def draw(data: Data) -> dict[str, Figure]:
     p = np.asarray(data["p"])
     curve = np.linspace(p[0], p[-1], 300)
     for axes, key in zip(grid[0], "YV", strict=True):
-        found = _fit(data, "trained", key)
-        line, half = logit_model.model(curve, *found.parameters), found.half_width(curve)
+        fit = _fit(data, "trained", key)
+        line, half = logit_model.model(curve, *fit.parameters), fit.half_width(curve)
         axes.fill_between(
             curve, np.exp(line - half), np.exp(line + half), color=figures.SKY, alpha=0.45, lw=0, label="99 % band"
         )

@@ -93,14 +93,14 @@ def panel(axes: Axes, title: str = "", xlabel: str = "", ylabel: str = "", grid:
         axes.set_axisbelow(True)
 
 
-def legend(axes: Axes, **where: Any) -> None:
+def legend(axes: Axes, **placement: Any) -> None:
     """A frameless legend in small print.
 
     Args:
         axes: The axes to which it belongs.
-        **where: Placement, as for matplotlib's ``legend``.
+        **placement: Placement, as for matplotlib's ``legend``.
     """
-    axes.legend(**{"fontsize": SMALL, "frameon": False, "handlelength": 1.8, "labelspacing": 0.3, **where})
+    axes.legend(**{"fontsize": SMALL, "frameon": False, "handlelength": 1.8, "labelspacing": 0.3, **placement})
 
 
 def loglog_fit(axes: Axes, x: Any, y: Any, fit: Any, label: str) -> None:

@@ -47,7 +47,7 @@ def compute(surrogate: Surrogate, settings: Data, work: Work) -> dict[str, Any]:
     T, seed = tuple(settings["ladder"]), settings["seed"]
     counts = surface.feasible(T, settings["budget"])
     most = counts.max(axis=0).tolist()
-    found = work.each(
+    repetitions = work.each(
         "repetitions",
         range(settings["repetitions"]),
         lambda k: surface.level_norms(surrogate, T, most, seed + 1, stream=k),
@@ -55,16 +55,16 @@ def compute(surrogate: Surrogate, settings: Data, work: Work) -> dict[str, Any]:
     (moments,) = work.each(
         "moments", [settings["moment_passes"]], lambda n: rates.measured_moments(surrogate, n, settings)
     )
-    chosen = plans.candidates(T, settings["budget"])
+    candidates = plans.candidates(T, settings["budget"])
     measured = work.each(
         "plans",
-        range(len(chosen)),
-        lambda i: plans.measure(surrogate, chosen[i], T, settings["plan_repetitions"], seed + 2 + i),
+        range(len(candidates)),
+        lambda i: plans.measure(surrogate, candidates[i], T, settings["plan_repetitions"], seed + 2 + i),
     )
-    comparisons = 4 * len(found[0])  # two coordinates, two estimators, every output
+    comparisons = 4 * len(repetitions[0])  # two coordinates, two estimators, every output
     located = {
-        out: {key: surface.locate([rep[out][key] for rep in found], counts, comparisons) for key in "YV"}
-        for out in found[0]
+        out: {key: surface.locate([rep[out][key] for rep in repetitions], counts, comparisons) for key in "YV"}
+        for out in repetitions[0]
     }
     return {
         "ladder": list(T),
@@ -131,7 +131,7 @@ def theory_best(data: Data, out: str, key: str) -> Best:
     return surface.best(np.asarray(expected), counts)
 
 
-def honest_surface(data: Data, out: str, key: str) -> NDArray[np.float64]:
+def true_surface(data: Data, out: str, key: str) -> NDArray[np.float64]:
     """The variance that Algorithm 1 really has, from the measured level variances.
 
     Args:
@@ -145,7 +145,7 @@ def honest_surface(data: Data, out: str, key: str) -> NDArray[np.float64]:
     return surface.nested_surface(data["found"][out][key]["levels"], data["ladder"], data["budget"])
 
 
-def honest_best(data: Data, out: str, key: str) -> Best:
+def true_best(data: Data, out: str, key: str) -> Best:
     """The optimum of the variance that Algorithm 1 really has.
 
     Args:
@@ -157,7 +157,7 @@ def honest_best(data: Data, out: str, key: str) -> Best:
         The optimum.
     """
     counts = surface.feasible(data["ladder"], data["budget"])
-    return surface.best(honest_surface(data, out, key), counts)
+    return surface.best(true_surface(data, out, key), counts)
 
 
 # --------------------------------------------------------------------------------- judgement
@@ -178,24 +178,24 @@ def judge(data: Data) -> Judgement:
         for key in "YV":
             checks += _checks(data, out, key)
             ours += _quantities(data, out, key)
-    checks += [_recognised(data, key) for key in "YV"]
-    checks += [_honest(data, out, key) for out in data["found"] for key in "YV"]
+    checks += [_cost_model_check(data, key) for key in "YV"]
+    checks += [_worth_check(data, out, key) for out in data["found"] for key in "YV"]
     paper = [Quantity(f"M_{level} for {key}", PRINTED[key][level]) for key in "YV" for level in range(3)]
     tables = [_table(data), *(plans.table(data, out) for out in data["found"])]
     return Judgement(paper, ours, checks, tables)
 
 
 def _quantities(data: Data, out: str, key: str) -> list[Quantity]:
-    found = data["found"][out][key]
+    located = data["found"][out][key]
     return [
-        Quantity(f"M_{level} for {key}({out})", found["centre"][level], found["low"][level], found["high"][level])
+        Quantity(f"M_{level} for {key}({out})", located["centre"][level], located["low"][level], located["high"][level])
         for level in range(3)
     ]
 
 
-def _inside(found: Data, counts: tuple[float, ...]) -> bool:
+def _inside(located: Data, counts: tuple[float, ...]) -> bool:
     """Whether M_1 and M_2, the coordinates of the surface, lie in the simultaneous 99 % interval."""
-    return all(found["low"][level] <= counts[level] <= found["high"][level] for level in (1, 2))
+    return all(located["low"][level] <= counts[level] <= located["high"][level] for level in (1, 2))
 
 
 def _pair(values: Any) -> str:
@@ -203,16 +203,16 @@ def _pair(values: Any) -> str:
 
 
 def _checks(data: Data, out: str, key: str) -> list[Check]:
-    found = data["found"][out][key]
+    located = data["found"][out][key]
     theory, printed = theory_best(data, out, key), PRINTED[key]
-    holds, same = _inside(found, theory.centre), _inside(found, printed)
-    interval = " × ".join(f"[{found['low'][level]:.1f}, {found['high'][level]:.1f}]" for level in (1, 2))
+    holds, same = _inside(located, theory.centre), _inside(located, printed)
+    interval = " × ".join(f"[{located['low'][level]:.1f}, {located['high'][level]:.1f}]" for level in (1, 2))
     return [
         Check(
             "claim",
             f"the empirical optimum of S²_{key}({out}) agrees with theory for the coupled cost",
             holds,
-            f"S²_{key}({out}) is least at (M_1, M_2) = {_pair(found['centre'])}, {interval}; "
+            f"S²_{key}({out}) is least at (M_1, M_2) = {_pair(located['centre'])}, {interval}; "
             f"theory for c_cpl = {data['budget']}: {_pair(theory.centre)}.",
         ),
         Check(
@@ -224,7 +224,7 @@ def _checks(data: Data, out: str, key: str) -> list[Check]:
     ]
 
 
-def _recognised(data: Data, key: str) -> Check:
+def _cost_model_check(data: Data, key: str) -> Check:
     """Whether the printed counts are those of the other cost model."""
     uncoupled = optimum(data, key, "uncoupled")
     holds = bool(np.allclose(uncoupled, PRINTED[key], atol=0.006))
@@ -239,12 +239,12 @@ def _recognised(data: Data, key: str) -> Check:
     )
 
 
-def _honest(data: Data, out: str, key: str) -> Check:
+def _worth_check(data: Data, out: str, key: str) -> Check:
     """What the best plan by S² is worth beside plain Monte Carlo."""
     plan = data["plans"][0 if key == "Y" else 1]
     entry = plan["outputs"][out][key]
     unit = plans.plain_variance(data["moments"][out], key, plan["cost"])
-    equal = honest_best(data, out, key).single
+    equal = true_best(data, out, key).single
     return Check(
         "note",
         f"at equal passes plain Monte Carlo has the smaller variance for {key}({out})",
@@ -259,20 +259,20 @@ def _table(data: Data) -> Table:
     rows: list[tuple[Any, ...]] = []
     for out in data["found"]:
         for key in "YV":
-            found, name = data["found"][out][key], f"{key}({out})"
-            noise = found["one_repetition"]["centre_sd"]
+            located, name = data["found"][out][key], f"{key}({out})"
+            noise = located["one_repetition"]["centre_sd"]
             rows += [
-                (name, "empirical, mean of the best 0.5 %", *_round(found["centre"])),
-                (name, "  99 % interval, low", *_round(found["low"])),
-                (name, "  99 % interval, high", *_round(found["high"])),
+                (name, "empirical, mean of the best 0.5 %", *_round(located["centre"])),
+                (name, "  99 % interval, low", *_round(located["low"])),
+                (name, "  99 % interval, high", *_round(located["high"])),
                 (name, "  scatter of a single repetition (sd)", *_round(noise)),
-                (name, "empirical, single best", *found["single"]),
+                (name, "empirical, single best", *located["single"]),
                 (name, "theory, coupled cost, best 0.5 % of E S²", *_round(theory_best(data, out, key).centre)),
                 (name, "theory, coupled cost, measured moments", *_round(optimum(data, key, "coupled", out))),
                 (name, "theory, coupled cost, closure", *_round(optimum(data, key, "coupled"))),
                 (name, "theory, uncoupled cost, closure", *_round(optimum(data, key, "uncoupled"))),
                 (name, "printed", *_round(PRINTED[key])),
-                (name, "least real variance", *honest_best(data, out, key).single),
+                (name, "least real variance", *true_best(data, out, key).single),
             ]
     caption = f"Optimal counts at c_cpl = {data['budget']} over {data['allocations']} integer allocations."
     return Table(caption, ("estimator", "optimum", "M_0", "M_1", "M_2"), tuple(rows))
@@ -296,7 +296,7 @@ def csv_rows(data: Data) -> Table:
     for out in data["found"]:
         for key in "YV":
             columns += [f"S2_{key}_{out}", f"nested_{key}_{out}"]
-            found = data["found"][out][key]
-            parts += [surface.surface(found["norms"], counts), honest_surface(data, out, key)]
+            located = data["found"][out][key]
+            parts += [surface.surface(located["norms"], counts), true_surface(data, out, key)]
     rows = [(*map(int, M), *(f"{v:.5g}" for v in values)) for M, *values in zip(counts, *parts, strict=True)]
     return Table("Norms of S² and of the real variance.", tuple(columns), tuple(rows))

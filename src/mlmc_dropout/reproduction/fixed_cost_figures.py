@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlmc_dropout.reproduction import figures, surface
-from mlmc_dropout.reproduction.fixed_cost import PRINTED, honest_best, honest_surface, optimum, theory_best
+from mlmc_dropout.reproduction.fixed_cost import PRINTED, optimum, theory_best, true_best, true_surface
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,33 +33,33 @@ def draw(data: Data) -> dict[str, Figure]:
     Returns:
         Two figures by their file names.
     """
-    return {"figure": _figure(data, honest=False), "figure-honest": _figure(data, honest=True)}
+    return {"figure": _figure(data, true_variance=False), "figure-honest": _figure(data, true_variance=True)}
 
 
-def _figure(data: Data, honest: bool) -> Figure:
+def _figure(data: Data, true_variance: bool) -> Figure:
     outputs = list(data["found"])
     figure, grid = figures.canvas(len(outputs), 2, height=2.9)
     for row, out in zip(grid, outputs, strict=True):
         for axes, key in zip(row, "YV", strict=True):
-            _panel(figure, axes, data, out, key, honest)
+            _panel(figure, axes, data, out, key, true_variance)
     handles, labels = grid[0, 0].get_legend_handles_labels()
     where: dict[str, Any] = {"loc": "outside lower center", "ncols": 2, "columnspacing": 3.0, "handletextpad": 0.3}
     figure.legend(handles, labels, fontsize=figures.SMALL, frameon=False, **where)
     return figure
 
 
-def _panel(figure: Figure, axes: Axes, data: Data, out: str, key: str, honest: bool) -> None:
+def _panel(figure: Figure, axes: Axes, data: Data, out: str, key: str, true_variance: bool) -> None:
     """One surface with its markers."""
     counts = surface.feasible(data["ladder"], data["budget"])
-    found = data["found"][out][key]
-    values = honest_surface(data, out, key) if honest else surface.surface(found["norms"], counts)
+    located = data["found"][out][key]
+    values = true_surface(data, out, key) if true_variance else surface.surface(located["norms"], counts)
     kind = "mean" if key == "Y" else "variance"
     name = f"{kind} of {out.upper()}" if len(data["found"]) > 1 else f"{kind} estimator"
-    symbol = rf"\mathrm{{Var}}\,\mathcal{{{key}}}" if honest else f"S^2_{key}"
-    image = _heat(figure, axes, 1.0 / values, counts, rf"$1/\Vert {symbol}\Vert_{{L^1}}$", _LABELS[honest])
+    symbol = rf"\mathrm{{Var}}\,\mathcal{{{key}}}" if true_variance else f"S^2_{key}"
+    image = _heat(figure, axes, 1.0 / values, counts, rf"$1/\Vert {symbol}\Vert_{{L^1}}$", _LABELS[true_variance])
     figures.panel(axes, name, r"$M_1$", r"$M_2$", grid=False)
-    if honest:
-        _mark_honest(axes, data, out, key)
+    if true_variance:
+        _mark_true_variance(axes, data, out, key)
         return
     _mark(axes, data, out, key)
     _zoom(axes, image, data, out, key)
@@ -86,14 +86,14 @@ def _heat(figure: Figure, axes: Axes, values: Array, counts: NDArray[np.int64], 
 
 def _zoom(axes: Axes, image: Array, data: Data, out: str, key: str) -> None:
     """The neighbourhood of the optimum, in the corner that no allocation reaches."""
-    found = data["found"][out][key]
+    located = data["found"][out][key]
     at = optimum(data, key, "coupled")
     inset = axes.inset_axes((0.60, 0.56, 0.38, 0.42))
     top = float(np.nanmax(image))
     inset.pcolormesh(image, cmap="cividis", shading="nearest", rasterized=True, vmin=0.9 * top, vmax=top)
     inset.contour(image, levels=[0.99 * top, 0.997 * top], colors="white", linewidths=0.5)
-    wide = found["high"][1] - found["low"][1], found["high"][2] - found["low"][2]
-    box = (found["low"][1], found["low"][2]), *wide
+    wide = located["high"][1] - located["low"][1], located["high"][2] - located["low"][2]
+    box = (located["low"][1], located["low"][2]), *wide
     inset.add_patch(_rectangle(*box))
     _mark(inset, data, out, key, scale=0.75)
     inset.set(xlim=(at[1] - 7, at[1] + 7), ylim=(at[2] - 4, at[2] + 4))
@@ -115,16 +115,16 @@ def _point(axes: Axes, at: Any, marker: str, size: float, fill: str, edge: str, 
 
 def _mark(axes: Axes, data: Data, out: str, key: str, scale: float = 1.0) -> None:
     """Black: empirical. Red: theory. Shapes differ, so that colour is not needed."""
-    found = data["found"][out][key]
-    _point(axes, found["centre"], "o", 7.5 * scale, "black", "white", "empirical: mean of the best 0.5 %")
-    _point(axes, found["single"], "X", 6.5 * scale, "black", "white", "empirical: single best")
+    located = data["found"][out][key]
+    _point(axes, located["centre"], "o", 7.5 * scale, "black", "white", "empirical: mean of the best 0.5 %")
+    _point(axes, located["single"], "X", 6.5 * scale, "black", "white", "empirical: single best")
     _point(axes, optimum(data, key, "coupled"), "*", 7.5 * scale, figures.CRIMSON, "white", "theory, coupled cost")
     _point(axes, PRINTED[key], "D", 5.0, "none", figures.CRIMSON, "printed = theory, uncoupled cost")
 
 
-def _mark_honest(axes: Axes, data: Data, out: str, key: str) -> None:
+def _mark_true_variance(axes: Axes, data: Data, out: str, key: str) -> None:
     equal = (data["budget"] / data["ladder"][-1],) * 3
-    _point(axes, honest_best(data, out, key).single, "s", 8.0, "none", "black", "least real variance")
+    _point(axes, true_best(data, out, key).single, "s", 8.0, "none", "black", "least real variance")
     _point(axes, equal, "P", 5.5, figures.ORANGE, "black", "equal counts: plain Monte Carlo")
     _point(axes, theory_best(data, out, key).single, "*", 9.0, figures.CRIMSON, "white", "where S² is least")
     _point(axes, PRINTED[key], "D", 5.0, "none", figures.CRIMSON, "printed optimum")

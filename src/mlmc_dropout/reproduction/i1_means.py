@@ -147,8 +147,8 @@ def draw_curves(data: Data, estimate: str, exact: str, symbols: tuple[str, str])
         left, right = grid[place]
         Y, V, _ = curves.pick(data, index, out)
         ours, truth = (Y if estimate == "mean" else np.sqrt(V)), np.asarray(data[exact][out])
-        mark, reference = (s.format(out=out, OUT=out.upper()) for s in symbols)
-        left.plot(x, ours, color=figures.BLUE, lw=1.1, label=mark)
+        symbol, reference = (s.format(out=out, OUT=out.upper()) for s in symbols)
+        left.plot(x, ours, color=figures.BLUE, lw=1.1, label=symbol)
         left.plot(x, truth, "--", color=figures.INK, lw=1.0, label=reference)
         figures.panel(left, rf"${out.upper()}$, $T = {data['T'][index]}$", r"$x$", out.upper())
         if estimate == "mean":

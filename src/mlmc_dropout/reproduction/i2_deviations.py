@@ -70,8 +70,8 @@ def table(data: Data) -> Table:
     rows = []
     for out in data["exact_std"]:
         for index, T in enumerate(data["T"]):
-            found = mismatch(data, index, out)
-            rows.append((out, T, *(found[key] for key in keys)))
+            entry = mismatch(data, index, out)
+            rows.append((out, T, *(entry[key] for key in keys)))
     columns = ("output", "T", "‖√V − σ‖/‖σ‖", "gap (rms)", "noise (rms)", "99 % limit of noise", "mean √V / mean σ")
     return Table("Standard deviations beside the exact σ.", (*columns, "99 % low", "99 % high"), tuple(rows))
 

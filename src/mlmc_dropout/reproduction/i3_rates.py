@@ -37,15 +37,17 @@ def judge(data: Mapping[str, Any]) -> Judgement:
     Returns:
         The judgement.
     """
-    found = rates.fits(data)
+    fits = rates.fits(data)
     checks = rates.theory_checks(data)
     for (out, key), printed in PRINTED.items():
-        agrees = _compatible(found[out, key], printed)
+        agrees = _compatible(fits[out, key], printed)
         text = f"Printed for S²_{key}({out}): {printed[0]:.4f}, {'compatible with' if agrees else 'differs from'} ours."
-        checks.append(Check("agreement", f"the printed {rates.name(out, key)} is compatible with ours", agrees, text))
+        checks.append(
+            Check("agreement", f"the printed {rates.slope_name(out, key)} is compatible with ours", agrees, text)
+        )
     for out in ("u", "f"):
-        checks.append(_bias_check(data, out, found[out, "V0"]))
-    paper = [Quantity(rates.name(out, key), *values) for (out, key), values in PRINTED.items()]
+        checks.append(_bias_check(data, out, fits[out, "V0"]))
+    paper = [Quantity(rates.slope_name(out, key), *values) for (out, key), values in PRINTED.items()]
     return Judgement(paper, rates.quantities(data), checks, [rates.table(data)])
 
 

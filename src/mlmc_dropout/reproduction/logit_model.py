@@ -124,8 +124,8 @@ def fit(p: ArrayLike, y: ArrayLike) -> LogitFit:
 
     Examples:
         >>> p = np.linspace(0.05, 0.95, 19)
-        >>> found = fit(p, model(p, -18.0, 0.25, 3.3, 5.0))
-        >>> found.parameters.round(3).tolist()
+        >>> fitted = fit(p, model(p, -18.0, 0.25, 3.3, 5.0))
+        >>> fitted.parameters.round(3).tolist()
         [-18.0, 0.25, 3.3, 5.0]
     """
     p, y = np.asarray(p, dtype=float), np.asarray(y, dtype=float)

@@ -79,8 +79,8 @@ def measure(surrogate: Surrogate, plan: Plan, fidelities: Sequence[int], repetit
         for out, values in by_output(estimate).items():
             spread = values.reshape(repetitions, POINTS).var(axis=0, ddof=1)
             low, high = variance_interval(spread, repetitions)
-            said = by_output(stderr)[out].reshape(repetitions, POINTS) ** 2
-            entry = {"variance": l1_norm(spread), "low": low, "high": high, "stderr2": l1_norm(said.mean(axis=0))}
+            reported = by_output(stderr)[out].reshape(repetitions, POINTS) ** 2
+            entry = {"variance": l1_norm(spread), "low": low, "high": high, "stderr2": l1_norm(reported.mean(axis=0))}
             if S2 is not None:
                 entry["S2"] = l1_norm(by_output(S2)[out].reshape(repetitions, POINTS).mean(axis=0))
             outputs.setdefault(out, {})[key] = entry

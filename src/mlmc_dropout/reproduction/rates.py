@@ -26,6 +26,7 @@ __all__ = [
     "fidelities",
     "fits",
     "quantities",
+    "slope_name",
     "theory_checks",
     "theory_slope",
 ]
@@ -153,16 +154,16 @@ def fits(data: Data) -> dict[tuple[str, str], LineFit]:
         (output, key) -> fit; key ``"V0"`` is V with the biased sample variance.
     """
     x = np.log(data["T"])
-    found = {}
+    lines = {}
     for out, norms in data["norms"].items():
         for key in "YV":
-            found[out, key] = fit_line(x, np.log(norms[key]))
+            lines[out, key] = fit_line(x, np.log(norms[key]))
         T = np.asarray(data["T"], dtype=float)
-        found[out, "V0"] = fit_line(x, np.log(norms["V"]) + 2 * np.log((T - 1) / T))
-    return found
+        lines[out, "V0"] = fit_line(x, np.log(norms["V"]) + 2 * np.log((T - 1) / T))
+    return lines
 
 
-def name(out: str, key: str) -> str:
+def slope_name(out: str, key: str) -> str:
     """A slope's name in tables.
 
     Args:
@@ -184,7 +185,9 @@ def quantities(data: Data) -> list[Quantity]:
     Returns:
         One quantity per output and estimator.
     """
-    return [Quantity(name(out, key), f.slope, f.low, f.high) for (out, key), f in fits(data).items() if key in "YV"]
+    return [
+        Quantity(slope_name(out, key), f.slope, f.low, f.high) for (out, key), f in fits(data).items() if key in "YV"
+    ]
 
 
 def theory_checks(data: Data) -> list[Check]:
@@ -205,7 +208,7 @@ def theory_checks(data: Data) -> list[Check]:
         checks.append(
             Check(
                 "claim",
-                f"the 99 % interval of the {name(out, key)} holds the slope of the exact formula at these T",
+                f"the 99 % interval of the {slope_name(out, key)} holds the slope of the exact formula at these T",
                 holds,
                 f"S²_{key}({out}): slope {fit.slope:.4f} [{fit.low:.4f}, {fit.high:.4f}], "
                 f"theory on these T {expected:.4f}{'' if holds else ', outside'}.",
@@ -268,10 +271,10 @@ def draw(data: Data) -> dict[str, Figure]:
     """
     outputs = list(data["norms"])
     figure, grid = figures.canvas(len(outputs), 2)
-    found = fits(data)
+    lines = fits(data)
     for row, out in zip(grid, outputs, strict=True):
         for axes, key in zip(row, "YV", strict=True):
-            fit = found[out, key]
+            fit = lines[out, key]
             half = (fit.high - fit.low) / 2
             figures.loglog_fit(axes, data["T"], data["norms"][out][key], fit, f"slope −{-fit.slope:.4f} ± {half:.4f}")
             label = rf"$\mathcal{{S}}^2_{key}$" + (f" ({out.upper()})" if len(outputs) > 1 else "")

@@ -25,7 +25,7 @@ from mlmc_dropout.reproduction import (
 )
 from mlmc_dropout.reproduction.experiment import Experiment
 from mlmc_dropout.reproduction.verdict import Verdict, conclude
-from mlmc_dropout.reproduction.work import Bar, Lines, Progress, Work
+from mlmc_dropout.reproduction.work import Bar, Lines, ProgressCallback, Work
 
 __all__ = ["EXPERIMENTS", "PROFILES", "reproduce", "summary_table"]
 
@@ -65,22 +65,22 @@ def reproduce(
         InputError: If an experiment or the profile is unknown.
         MissingExtraError: If matplotlib is not installed.
     """
-    chosen = _chosen(ids, profile)
+    experiments = _select(ids, profile)
     figures.canvas(1, 1)  # a missing plotting library is noticed before any work is done
-    loaded = {name: load(name) for name in dict.fromkeys(experiment.surrogate for experiment in chosen)}
+    loaded = {name: load(name) for name in dict.fromkeys(experiment.surrogate for experiment in experiments)}
     show = (Bar() if sys.stderr.isatty() else Lines()) if progress else None
     verdicts = []
-    for experiment in chosen:
+    for experiment in experiments:
         settings = {**experiment.profiles[profile], **(overrides or {}).get(experiment.id, {})}
         verdicts.append(_run(experiment, settings, loaded[experiment.surrogate], out / experiment.id, show))
-    complete = len(chosen) == len(EXPERIMENTS)
+    complete = len(experiments) == len(EXPERIMENTS)
     if complete:
         _evidence(out / "evidence.json", profile, show)
     storage.write_json(out / "summary.json", _summary(verdicts, "all" if complete else " ".join(ids), profile, out))
     return verdicts
 
 
-def _chosen(ids: Sequence[str], profile: str) -> list[Experiment]:
+def _select(ids: Sequence[str], profile: str) -> list[Experiment]:
     if profile not in PROFILES:
         raise InputError(f"unknown profile {profile!r}; use one of {', '.join(PROFILES)}")
     names = list(EXPERIMENTS) if "all" in ids else [name.upper() for name in ids]
@@ -95,7 +95,7 @@ def _run(
     settings: Mapping[str, Any],
     surrogate: surrogates.Surrogate,
     folder: Path,
-    show: Progress | None,
+    show: ProgressCallback | None,
 ) -> Verdict:
     folder.mkdir(parents=True, exist_ok=True)
     numbers = _numbers(experiment, settings, surrogate, folder, show)
@@ -115,20 +115,20 @@ def _numbers(
     settings: Mapping[str, Any],
     surrogate: surrogates.Surrogate,
     folder: Path,
-    show: Progress | None,
+    show: ProgressCallback | None,
 ) -> dict[str, Any]:
     """The kept numbers if they are of the same settings and weights, else fresh ones."""
-    mark = storage.fingerprint(FORMAT, experiment.id, dict(settings), surrogate.fingerprint())
+    fingerprint = storage.fingerprint(FORMAT, experiment.id, dict(settings), surrogate.fingerprint())
     kept = storage.read_json(folder / "numbers.json")
-    if kept is not None and kept.get("fingerprint") == mark:
+    if kept is not None and kept.get("fingerprint") == fingerprint:
         if show is not None:
             show(f"{experiment.id} numbers are there already", 1, 1)
         return kept
-    work = Work(folder / "partial.jsonl", mark, experiment.id, show)
+    work = Work(folder / "partial.jsonl", fingerprint, experiment.id, show)
     started = time.perf_counter()
     data = experiment.compute(surrogate, settings, work)
     numbers = {
-        "fingerprint": mark,
+        "fingerprint": fingerprint,
         "settings": dict(settings),
         "surrogate": {"name": surrogate.name, "fingerprint": surrogate.fingerprint()},
         "seconds": round(time.perf_counter() - started, 1),
@@ -140,11 +140,11 @@ def _numbers(
     return numbers
 
 
-def _evidence(path: Path, profile: str, show: Progress | None) -> None:
+def _evidence(path: Path, profile: str, show: ProgressCallback | None) -> None:
     """The simulations behind the documentation, unless they are there for the same profile."""
-    mark = storage.fingerprint(FORMAT, profile, evidence.REPETITIONS[profile], evidence.SIMULATIONS[profile])
-    if (storage.read_json(path) or {}).get("fingerprint") != mark:
-        storage.write_json(path, {"fingerprint": mark, **evidence.collect(profile, show)})
+    fingerprint = storage.fingerprint(FORMAT, profile, evidence.REPETITIONS[profile], evidence.SIMULATIONS[profile])
+    if (storage.read_json(path) or {}).get("fingerprint") != fingerprint:
+        storage.write_json(path, {"fingerprint": fingerprint, **evidence.collect(profile, show)})
 
 
 def _summary(verdicts: Sequence[Verdict], ids: str, profile: str, out: Path) -> dict[str, Any]:

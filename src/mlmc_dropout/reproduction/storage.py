@@ -88,8 +88,8 @@ def write_csv(path: Path, table: Table) -> None:
 def versions() -> dict[str, Any]:
     """When this runs and with what."""
     packages = ("mlmc-dropout", "torch", "numpy", "scipy", "matplotlib")
-    found = {"python": platform.python_version(), **{name: _version(name) for name in packages}}
-    return {"date": datetime.now(UTC).isoformat(timespec="seconds"), "versions": found}
+    installed = {"python": platform.python_version(), **{name: _version(name) for name in packages}}
+    return {"date": datetime.now(UTC).isoformat(timespec="seconds"), "versions": installed}
 
 
 def _version(package: str) -> str | None:

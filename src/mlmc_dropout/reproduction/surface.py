@@ -74,17 +74,17 @@ def level_norms(surrogate: Surrogate, fidelities: Sequence[int], most: Sequence[
     sampler = md.DropoutSampler(surrogate.model, masks="independent")
     passes = sampler.sample(surrogate.x, passes=replicates * T, seed=seed, stream=stream)
     named = passes if isinstance(passes, dict) else {"u": passes}
-    found = {}
+    norms = {}
     for out, values in named.items():
         # (passes, points, 1) -> (T, replicates, points)
         D = values.double().numpy().reshape(T, replicates, -1)
         cuts = [D[a:b] for a, b in zip((0, *fidelities), fidelities, strict=False)]
         prefixes = prefix_estimates(cuts, fidelities)
-        found[out] = {
+        norms[out] = {
             key: [prefix_variances(d)[: m - 1].tolist() for d, m in zip(increments(prefixes, key), most, strict=True)]
             for key in "YV"
         }
-    return found
+    return norms
 
 
 def increments(prefixes: Sequence[Any], key: str) -> list[Array]:
@@ -199,19 +199,19 @@ def locate(repetitions: Sequence[Any], counts: Counts, comparisons: int) -> Mapp
     stacked = [np.array([rep[level] for rep in repetitions]) for level in range(counts.shape[1])]
     K = len(repetitions)
     means = [level.mean(axis=0) for level in stacked]
-    found = best(surface(means, counts), counts)
+    optimum = best(surface(means, counts), counts)
     without = [
         best(surface([(m * K - level[k]) / (K - 1) for m, level in zip(means, stacked, strict=True)], counts), counts)
         for k in range(K)
     ]
-    low, high = jackknife(found.centre, [b.centre for b in without], comparisons)
+    low, high = jackknife(optimum.centre, [b.centre for b in without], comparisons)
     alone = [best(surface([level[k] for level in stacked], counts), counts) for k in range(K)]
     return {
         "norms": [m.tolist() for m in means],
         "levels": [float(m[-1]) for m in means],
-        "single": list(found.single),
-        "least": found.value,
-        "centre": list(found.centre),
+        "single": list(optimum.single),
+        "least": optimum.value,
+        "centre": list(optimum.centre),
         "low": low.tolist(),
         "high": high.tolist(),
         "one_repetition": {

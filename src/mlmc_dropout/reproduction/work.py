@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["Bar", "Lines", "Progress", "Work"]
+__all__ = ["Bar", "Lines", "ProgressCallback", "Work"]
 
 Item = TypeVar("Item")
-Progress = Callable[[str, int, int], None]  # what, units done, units in all
+ProgressCallback = Callable[[str, int, int], None]  # what, units done, units in all
 
 
 class Lines:
@@ -66,13 +66,13 @@ class Work:
         show: Told how far it is.
     """
 
-    def __init__(self, path: Path, fingerprint: str, label: str, show: Progress | None) -> None:
+    def __init__(self, path: Path, fingerprint: str, label: str, show: ProgressCallback | None) -> None:
         self._path, self._label, self._show = path, label, show
-        self._known: dict[str, Any] = {}
+        self._results: dict[str, Any] = {}
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
         if lines and lines[0] == json.dumps(fingerprint):
-            self._known = dict(entry for line in lines[1:] if (entry := _entry(line)) is not None)
-        self._write([json.dumps(fingerprint), *(json.dumps(entry) for entry in self._known.items())])
+            self._results = dict(entry for line in lines[1:] if (entry := _entry(line)) is not None)
+        self._write([json.dumps(fingerprint), *(json.dumps(entry) for entry in self._results.items())])
 
     def _write(self, lines: list[str]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,19 +90,19 @@ class Work:
             One result per item, in order.
         """
         units = list(items)
-        found = []
+        results = []
         for done, item in enumerate(units):
-            self._tell(name, done, len(units))
+            self._report(name, done, len(units))
             key = f"{name} {item}"
-            if key not in self._known:
-                self._known[key] = function(item)
+            if key not in self._results:
+                self._results[key] = function(item)
                 with self._path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps([key, self._known[key]]) + "\n")
-            found.append(self._known[key])
-        self._tell(name, len(units), len(units))
-        return found
+                    file.write(json.dumps([key, self._results[key]]) + "\n")
+            results.append(self._results[key])
+        self._report(name, len(units), len(units))
+        return results
 
-    def _tell(self, name: str, done: int, total: int) -> None:
+    def _report(self, name: str, done: int, total: int) -> None:
         if self._show is not None:
             self._show(f"{self._label} {name}", done, total)
 
