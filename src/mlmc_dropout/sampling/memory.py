@@ -171,8 +171,8 @@ def measure_footprint(
 def keep_freed_memory(size: int) -> None:
     """Let glibc keep freed memory for the next chunk, where ``MLMC_DROPOUT_KEEP_MEMORY=1`` is set.
 
-    Getting pages back from the system can cost a tenth of the time of all passes. The setting applies to the whole
-    process, hence it has to be asked for.
+    Getting pages back from the system can take as long as the passes themselves (convolutions), or next to no time
+    (perceptrons). The setting applies to the whole process, so it is off by default.
 
     Args:
         size: Bytes to keep.
