@@ -20,35 +20,35 @@ def test_passes_have_the_stated_moments() -> None:
 
 
 @pytest.fixture(scope="module")
-def found() -> dict:
+def simulation() -> dict:
     return evidence.equal_passes(1000)
 
 
 @pytest.mark.parametrize("name", ["pooled", "nested", "independent"])
 @pytest.mark.parametrize("moment", ["mean", "variance"])
-def test_measured_variances_agree_with_the_closed_forms(found: dict, name: str, moment: str) -> None:
+def test_measured_variances_agree_with_the_closed_forms(simulation: dict, name: str, moment: str) -> None:
     """χ² of 999 degrees of freedom, six comparisons, 1e-4 in all."""
-    row = found["rows"][name]
+    row = simulation["rows"][name]
     ratio = row[moment]["true"] / row["exact"][moment] * 999
     tail = 1e-4 / 12
     assert stats.chi2.ppf(tail, 999) < ratio < stats.chi2.ppf(1 - tail, 999)
 
 
-def test_S2_overstates_nested_levels_and_our_standard_errors_do_not(found: dict) -> None:
-    row = found["rows"]["nested"]
+def test_S2_overstates_nested_levels_and_our_standard_errors_do_not(simulation: dict) -> None:
+    row = simulation["rows"]["nested"]
     for moment in ("mean", "variance"):
         assert row[moment]["S2_reports"] > 2 * row[moment]["high"]
         assert row[moment]["our_stderr_reports"] == pytest.approx(row["exact"][moment], rel=0.05)
-    independent = found["rows"]["independent"]
+    independent = simulation["rows"]["independent"]
     assert independent["mean"]["S2_reports"] == pytest.approx(independent["exact"]["mean"], rel=0.03)
 
 
 def test_printed_optima_are_the_uncoupled_ones() -> None:
-    found = evidence.printed_optima()
-    assert found["mean, uncoupled"]["continuous"] == pytest.approx([1000 / 12, 1000 / 24, 1000 / 48])
-    assert found["variance, uncoupled"]["continuous"] == pytest.approx([82.64, 44.17, 19.76], abs=0.006)
-    assert found["mean, uncoupled"]["coupled_cost"] == pytest.approx(666.67, abs=0.01)
-    assert found["mean, coupled"]["continuous"] == pytest.approx([103.55, 73.22, 36.61], abs=0.005)
-    assert found["mean, uncoupled"]["E_S2_times_budget"] == pytest.approx(9.0)
-    assert found["correction_rates"]["mean"] == pytest.approx([1.0] * 10)
-    assert found["correction_rates"]["variance"][-1] == pytest.approx(1.0, abs=2e-3)
+    optima = evidence.printed_optima()
+    assert optima["mean, uncoupled"]["continuous"] == pytest.approx([1000 / 12, 1000 / 24, 1000 / 48])
+    assert optima["variance, uncoupled"]["continuous"] == pytest.approx([82.64, 44.17, 19.76], abs=0.006)
+    assert optima["mean, uncoupled"]["coupled_cost"] == pytest.approx(666.67, abs=0.01)
+    assert optima["mean, coupled"]["continuous"] == pytest.approx([103.55, 73.22, 36.61], abs=0.005)
+    assert optima["mean, uncoupled"]["E_S2_times_budget"] == pytest.approx(9.0)
+    assert optima["correction_rates"]["mean"] == pytest.approx([1.0] * 10)
+    assert optima["correction_rates"]["variance"][-1] == pytest.approx(1.0, abs=2e-3)

@@ -22,9 +22,9 @@ def test_jacobian_is_the_derivative() -> None:
 
 @pytest.mark.parametrize("true", [PRINTED, np.array([-23.8, 0.51, 8.31, 4.77]), np.array([-10.0, 1.0, 1.5, 0.8])])
 def test_exact_data_give_the_parameters_back(true: np.ndarray) -> None:
-    found = fit(P, model(P, *true))
-    np.testing.assert_allclose(found.parameters, true, rtol=1e-5)
-    assert found.r_squared > 1 - 1e-9
+    fitted = fit(P, model(P, *true))
+    np.testing.assert_allclose(fitted.parameters, true, rtol=1e-5)
+    assert fitted.r_squared > 1 - 1e-9
 
 
 def test_intervals_cover_at_their_level() -> None:
@@ -32,11 +32,11 @@ def test_intervals_cover_at_their_level() -> None:
     generator = np.random.default_rng(3)
     hits, product = np.zeros(4), 0
     for _ in range(100):
-        found = fit(P, model(P, *PRINTED) + 0.04 * generator.normal(size=len(P)))
+        fitted = fit(P, model(P, *PRINTED) + 0.04 * generator.normal(size=len(P)))
         for index in range(4):
-            low, high = found.interval(index)
+            low, high = fitted.interval(index)
             hits[index] += low <= PRINTED[index] <= high
-        _, low, high = found.small_p_exponent()
+        _, low, high = fitted.small_p_exponent()
         product += low <= PRINTED[1] * PRINTED[3] <= high
     assert np.all(hits >= 0.94 * 100)
     assert product >= 0.94 * 100
@@ -49,6 +49,6 @@ def test_another_parameter_is_excluded() -> None:
 
 
 def test_band_and_correlation() -> None:
-    found = fit(P, model(P, *PRINTED) + 0.04 * np.random.default_rng(5).normal(size=len(P)))
-    assert np.all(found.half_width(P) > 0)
-    assert 0.5 < found.largest_correlation() <= 1.0
+    fitted = fit(P, model(P, *PRINTED) + 0.04 * np.random.default_rng(5).normal(size=len(P)))
+    assert np.all(fitted.half_width(P) > 0)
+    assert 0.5 < fitted.largest_correlation() <= 1.0

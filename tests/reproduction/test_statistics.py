@@ -15,15 +15,18 @@ def test_norm_is_the_papers_sum() -> None:
     assert l1_norm(g) == pytest.approx(np.abs(g).sum() / 199)
 
 
-def test_line_agrees_with_scipy() -> None:
+def test_line_agrees_with_the_normal_equations() -> None:
     generator = np.random.default_rng(0)
     x, y = generator.random(20), generator.random(20)
-    ours, theirs = fit_line(x, y), stats.linregress(x, y)
-    half = stats.t.ppf(0.995, 18) * theirs.stderr
-    assert ours.slope == pytest.approx(theirs.slope)
-    assert ours.intercept == pytest.approx(theirs.intercept)
-    assert (ours.low, ours.high) == pytest.approx((theirs.slope - half, theirs.slope + half))
-    assert line_slope(x, y) == pytest.approx(theirs.slope)
+    design = np.stack([np.ones_like(x), x], axis=1)
+    inverse = np.linalg.inv(design.T @ design)
+    intercept, slope = inverse @ design.T @ y
+    sd = np.sqrt(np.square(y - intercept - slope * x).sum() / 18)
+    half = stats.t.ppf(0.995, 18) * sd * np.sqrt(inverse[1, 1])
+    fit = fit_line(x, y)
+    assert (fit.slope, fit.intercept, fit.residual_sd) == pytest.approx((slope, intercept, sd))
+    assert (fit.low, fit.high) == pytest.approx((slope - half, slope + half))
+    assert line_slope(x, y) == pytest.approx(slope)
 
 
 def test_band_is_narrowest_at_the_centre_and_has_the_slope_as_its_asymptote() -> None:
@@ -48,21 +51,21 @@ def test_slope_intervals_cover_at_their_level(simulated: dict, name: str) -> Non
 def test_simulated_slopes_average_to_the_exact_ones(simulated: dict) -> None:
     """|z| < 4 for three means; the small bias of E log over log E at T = 10 is far below that."""
     for name, exact in simulated["exact"].items():
-        found = simulated["simulated"][name]
-        assert abs(found["mean_slope"] - exact) < 4 * found["stderr"] + 2e-4
+        measured = simulated["simulated"][name]
+        assert abs(measured["mean_slope"] - exact) < 4 * measured["stderr"] + 2e-4
 
 
 def test_simulated_slopes_tell_the_two_sample_variances_apart(simulated: dict) -> None:
     """Negative control: the mean slope of V is many standard errors from the one for ddof 0."""
-    found, wrong = simulated["simulated"]["V"], simulated["exact"]["V with ddof 0"]
-    assert abs(found["mean_slope"] - wrong) > 20 * found["stderr"]
+    measured, wrong = simulated["simulated"]["V"], simulated["exact"]["V with ddof 0"]
+    assert abs(measured["mean_slope"] - wrong) > 20 * measured["stderr"]
 
 
 def test_exact_slopes() -> None:
     T = rates.fidelities(rates.PROFILES["paper"])
     assert len(T) == 20 and T[0] == 10 and T[-1] == 10_000
-    found = [rates.theory_slope(T, "Y"), rates.theory_slope(T, "V"), rates.theory_slope(T, "V", biased=True)]
-    assert found == pytest.approx([-1.0, -1.0103, -0.9897], abs=5e-5)
+    slopes = [rates.theory_slope(T, "Y"), rates.theory_slope(T, "V"), rates.theory_slope(T, "V", biased=True)]
+    assert slopes == pytest.approx([-1.0, -1.0103, -0.9897], abs=5e-5)
     heavy = {"mu2": [1.0, 2.0], "mu4": [30.0, 80.0]}  # kurtosis 30 and 20: the fourth moment rules, rate 1
     assert rates.theory_slope(T, "V", heavy) == pytest.approx(-1.0, abs=2e-3)
 

@@ -42,16 +42,16 @@ def test_surface_is_the_papers_S2() -> None:
 def test_expected_surface_has_its_optimum_where_theory_says() -> None:
     counts = surface.feasible(LADDER, 1000)
     v = md.theory.level_variances_mean(LADDER)
-    found = surface.best(md.theory.expected_S2(v, counts.astype(float)), counts)
-    assert found.single == (104, 72, 37) or found.single == (103, 73, 37)
-    assert found.centre == pytest.approx(md.allocate(md.Ladder(LADDER), 1000).continuous, abs=0.5)
+    optimum = surface.best(md.theory.expected_S2(v, counts.astype(float)), counts)
+    assert optimum.single == (104, 72, 37) or optimum.single == (103, 73, 37)
+    assert optimum.centre == pytest.approx(md.allocate(md.Ladder(LADDER), 1000).continuous, abs=0.5)
 
 
 def test_real_variance_is_least_at_equal_counts() -> None:
     counts = surface.feasible(LADDER, 1000)
     v = md.theory.level_variances_mean(LADDER).tolist()
-    found = surface.best(surface.nested_surface(v, LADDER, 1000), counts)
-    assert max(found.single) - min(found.single) <= 1
+    optimum = surface.best(surface.nested_surface(v, LADDER, 1000), counts)
+    assert max(optimum.single) - min(optimum.single) <= 1
 
 
 def test_locate_covers_the_optimum_and_excludes_the_printed_one() -> None:
@@ -67,8 +67,8 @@ def test_locate_covers_the_optimum_and_excludes_the_printed_one() -> None:
         ]
         for _ in range(8)
     ]
-    found = surface.locate(repetitions, counts, comparisons=4)
+    located = surface.locate(repetitions, counts, comparisons=4)
     truth = surface.best(md.theory.expected_S2(v, counts.astype(float)), counts).centre
     for level in (1, 2):
-        assert found["low"][level] <= truth[level] <= found["high"][level]
-    assert found["low"][1] > 1000 / 24 and found["low"][2] > 1000 / 48
+        assert located["low"][level] <= truth[level] <= located["high"][level]
+    assert located["low"][1] > 1000 / 24 and located["low"][2] > 1000 / 48

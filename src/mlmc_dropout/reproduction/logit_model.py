@@ -137,20 +137,18 @@ def fit(p: ArrayLike, y: ArrayLike) -> LogitFit:
 
     best = min(np.geomspace(0.02, 40.0, 120), key=lambda a4: linear(a4)[0])
     start = np.array([*linear(best)[1], best])
-    solution = optimize.least_squares(
-        lambda a: model(p, *a) - y,
+    a, covariance = optimize.curve_fit(
+        model,
+        p,
+        y,
         start,
-        jac=lambda a: jacobian(p, a),
+        jac=lambda p, *a: jacobian(p, np.array(a)),
         bounds=([-np.inf, -np.inf, -np.inf, 1e-3], np.inf),
         x_scale="jac",
         xtol=1e-14,
         ftol=1e-14,
         gtol=1e-14,
     )
-    a = np.asarray(solution.x)
-    rest = y - model(p, *a)
-    variance = float(rest @ rest) / (len(p) - 4)
-    J = jacobian(p, a)
-    covariance: Array = np.asarray(np.linalg.pinv(J.T @ J) * variance, dtype=np.float64)
+    squares = float(np.square(y - model(p, *a)).sum())
     total = float(np.square(y - y.mean()).sum())
-    return LogitFit(a, covariance, float(np.sqrt(variance)), 1 - float(rest @ rest) / total, len(p))
+    return LogitFit(a, covariance, float(np.sqrt(squares / (len(p) - 4))), 1 - squares / total, len(p))

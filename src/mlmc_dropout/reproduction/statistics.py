@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,14 +112,12 @@ def fit_line(x: ArrayLike, y: ArrayLike) -> LineFit:
         >>> round(fit.slope, 2), fit.contains(-1.0), fit.contains(-2.0)
         (-1.02, True, False)
     """
-    a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    a = np.asarray(x, dtype=float)
     centre, spread = float(a.mean()), float(np.square(a - a.mean()).sum())
-    slope = float((a - centre) @ b / spread)
-    intercept = float(b.mean()) - slope * centre
-    rest = b - intercept - slope * a
-    sd = float(np.sqrt(rest @ rest / (len(a) - 2)))
-    half = _student(len(a) - 2) * sd / float(np.sqrt(spread))
-    return LineFit(slope, slope - half, slope + half, intercept, sd, centre, spread, len(a))
+    line = stats.linregress(a, np.asarray(y, dtype=float))
+    slope, half = float(line.slope), _student(len(a) - 2) * float(line.stderr)
+    residual_sd = float(line.stderr) * math.sqrt(spread)
+    return LineFit(slope, slope - half, slope + half, float(line.intercept), residual_sd, centre, spread, len(a))
 
 
 def line_slope(x: ArrayLike, y: ArrayLike) -> float:
@@ -131,8 +130,7 @@ def line_slope(x: ArrayLike, y: ArrayLike) -> float:
     Returns:
         The slope.
     """
-    a = np.asarray(x, dtype=float)
-    return float((a - a.mean()) @ np.asarray(y, dtype=float) / np.square(a - a.mean()).sum())
+    return float(stats.linregress(x, y).slope)
 
 
 def _student(dof: int, comparisons: int = 1) -> float:
