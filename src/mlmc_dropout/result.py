@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlmc_dropout.errors import MissingExtraError, ResultFileError
+from mlmc_dropout.files import read_archive, write_archive
 from mlmc_dropout.sampling.outputs import Structure
 
 __all__ = ["LevelStats", "Result", "Status", "load_result", "unreliable"]
@@ -183,11 +184,7 @@ class Result:
                 {n: getattr(lv, n) for n in ("label", "fidelity", "count", "cost", "telescoping")} for lv in self.levels
             ],
         }
-        arrays["header"] = np.array(json.dumps(header))
-        scratch = path.with_name(path.name + ".part")
-        with open(scratch, "wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-        os.replace(scratch, path)
+        write_archive(path, header, arrays)
         return path
 
     # ------------------------------------------------------------------------- exports
@@ -274,9 +271,7 @@ def load_result(path: str | os.PathLike[str]) -> Result:
     """
     path = Path(path) if Path(path).exists() else _npz(path)  # ``save`` adds the suffix
     try:
-        with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        header = json.loads(str(arrays.pop("header")))
+        header, arrays = read_archive(path)
         if header["format"] != FORMAT:
             raise ResultFileError(f"{path}: result format {header['format']} is not {FORMAT}; update mlmc-dropout")
         return _rebuild(header, arrays)

@@ -255,7 +255,7 @@ class BoundDesigns(NoRefinement):
         if self.reason:
             yield self.reason
         yield (
-            f"Plain Monte Carlo would need about {times(_median(last.gain))} times as many passes for the mean and "
+            f"Plain Monte Carlo would need {times(_median(last.gain))} times as many passes for the mean and "
             f"{times(_median(last.gain_V))} times as many for the variance (medians over inputs and outputs)."
         )
         if self.heads:

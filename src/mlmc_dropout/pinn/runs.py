@@ -17,7 +17,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,6 +28,7 @@ import safetensors.torch
 from torch import Tensor, nn
 
 from mlmc_dropout.errors import ConfigError, RunDirectoryError
+from mlmc_dropout.files import replacing
 from mlmc_dropout.pinn.config import Config, dump, parse
 from mlmc_dropout.pinn.networks import initialized
 from mlmc_dropout.pinn.problem import Problem
@@ -375,9 +375,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _write(path: Path, content: bytes) -> None:
     """Replace the file at ``path`` in one step."""
-    partial = path.with_name(path.name + ".partial")
     try:
-        partial.write_bytes(content)
-        os.replace(partial, path)
+        with replacing(path) as scratch:
+            scratch.write_bytes(content)
     except OSError as error:
         raise RunDirectoryError(f"cannot write {str(path)!r}: {error.strerror}; what was there is unchanged") from error

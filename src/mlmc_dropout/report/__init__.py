@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlmc_dropout.errors import MissingExtraError, RunDirectoryError
+from mlmc_dropout.files import replacing
 
 if TYPE_CHECKING:
     from mlmc_dropout.report.blocks import Page
@@ -130,11 +130,10 @@ def render(page: Page) -> str:
 
 
 def _write(text: str, path: Path) -> Path:
-    scratch = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_text(text, encoding="utf-8")
-        os.replace(scratch, path)
+        with replacing(path) as scratch:
+            scratch.write_text(text, encoding="utf-8")
     except OSError as error:
         raise RunDirectoryError(f"cannot write {str(path)!r}: {error.strerror}") from error
     return path

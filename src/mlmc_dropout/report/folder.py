@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mlmc_dropout.errors import MissingExtraError, ResultFileError
+from mlmc_dropout.files import replacing
 from mlmc_dropout.result import Result, leaves, load_result
 
 __all__ = ["FORMAT", "INFO", "Folder", "one_dimensional", "read_folder", "write_folder"]
@@ -72,18 +72,18 @@ def write_folder(path: Path, result: Result, info: Mapping[str, Any], x: Any = N
     path.mkdir(parents=True, exist_ok=True)
     result.save(path / RESULT)
     names = [RESULT]
-    with _Replacing(path / TABLE) as scratch:
+    with replacing(path / TABLE) as scratch:
         write_csv(result, scratch)
     names.append(TABLE)
     if _netcdf(result, path / NETCDF):
         names.append(NETCDF)
     line = one_dimensional(x)
     if line is not None:
-        with _Replacing(path / INPUTS) as scratch, open(scratch, "wb") as file:
+        with replacing(path / INPUTS) as scratch, open(scratch, "wb") as file:
             np.save(file, line)
         names.append(INPUTS)
     written = {"format": FORMAT, "date": datetime.now(UTC).isoformat(timespec="seconds"), **info}
-    with _Replacing(path / INFO) as scratch:
+    with replacing(path / INFO) as scratch:
         scratch.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
     return [*names, INFO]
 
@@ -170,24 +170,8 @@ def _netcdf(result: Result, path: Path) -> bool:
     """Write NetCDF if that is possible here; a convenience, so its absence is no error."""
     try:
         data = result.to_xarray()
-        with _Replacing(path) as scratch:
+        with replacing(path) as scratch:
             data.to_netcdf(scratch)
     except (MissingExtraError, ImportError, ValueError):
         return False
     return True
-
-
-class _Replacing:
-    """A scratch file that takes the place of ``path`` when all went well."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.scratch = path, path.with_name(path.name + ".part")
-
-    def __enter__(self) -> Path:
-        return self.scratch
-
-    def __exit__(self, kind: object, *error: object) -> None:
-        if kind is None:
-            os.replace(self.scratch, self.path)
-        else:
-            self.scratch.unlink(missing_ok=True)

@@ -6,7 +6,6 @@ import csv
 import hashlib
 import io
 import json
-import os
 import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from mlmc_dropout.files import replacing
 from mlmc_dropout.reproduction.verdict import Table
 
 __all__ = ["fingerprint", "read_json", "versions", "write_csv", "write_json"]
@@ -101,6 +101,5 @@ def _version(package: str) -> str | None:
 
 def _replace(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    with replacing(path) as scratch:
+        scratch.write_text(text, encoding="utf-8")

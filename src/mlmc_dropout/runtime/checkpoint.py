@@ -8,8 +8,6 @@ beside it (``.previous``) in case the file is damaged afterwards.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import shutil
 import time
@@ -20,10 +18,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from mlmc_dropout.errors import CheckpointError, InputError
+from mlmc_dropout.files import read_archive, write_archive
 from mlmc_dropout.methods.base import MethodSpec
 from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.runtime import fingerprint
@@ -84,19 +82,7 @@ def write(path: Path, saved: Saved) -> None:
     }
     fields = {f"{name}/{field}": getattr(block, field) for name, block in blocks.items() for field in _FIELDS}
     arrays = {name: values for name, values in fields.items() if values is not None}
-    scratch = _beside(path, ".part")
-    try:
-        with open(scratch, "wb") as file:
-            np.savez(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        _keep_previous(path)
-        os.replace(scratch, path)
-    except BaseException:  # also Ctrl-C: no half-written file stays behind
-        with contextlib.suppress(OSError):
-            scratch.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
+    write_archive(path, header, arrays, compress=False, before=lambda: _keep_previous(path))
 
 
 def read(path: Path) -> Saved | None:
@@ -127,9 +113,7 @@ def read(path: Path) -> Saved | None:
 
 def _read(path: Path) -> Saved:
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        header = json.loads(str(arrays.pop("header")))
+        header, arrays = read_archive(path)
         if "identity" in header and header["format"] != FORMAT:
             raise CheckpointError(
                 f"{path}: checkpoint format {header['format']} is not {FORMAT}; use the version that wrote it"
@@ -173,16 +157,6 @@ def _keep_previous(path: Path) -> None:
     except OSError:  # a file system without hard links
         shutil.copyfile(path, scratch)
     os.replace(scratch, previous)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the new name durable, where the system can."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 # ----------------------------------------------------------------------------------- one estimate

@@ -23,7 +23,7 @@ class Prefix:
 
     @property
     def V(self) -> Array:
-        """The unbiased sample variance V(T)."""
+        """The unbiased sample variance of these passes."""
         return self.sum_of_squares / (self.T - 1)
 
     def extend(self, passes: Array) -> Prefix:
