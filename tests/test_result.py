@@ -134,11 +134,11 @@ def test_damaged_files_never_give_another_exception(results, tmp_path):
     for data in damaged:
         (tmp_path / "damaged.npz").write_bytes(data)
         try:
-            found = md.load_result(tmp_path / "damaged.npz")
+            loaded = md.load_result(tmp_path / "damaged.npz")
         except ResultFileError:
             refused += 1
         else:
-            assert np.array_equal(found.mean, results["mlmc"].mean)
+            assert np.array_equal(loaded.mean, results["mlmc"].mean)
     assert refused > 200
 
 
@@ -230,8 +230,8 @@ def test_fitted_rates():
     """Correction variances fall like 1/T on a geometric ladder, for both moments once T is large."""
     ladder, exact = (4, 8, 16, 32), truth(tiny_network())
     x = torch.full((400, 1), INPUT, dtype=torch.float64)
-    found = md.estimate(tiny_network(), x, method="mlmc", ladder=ladder, counts=(40, 40, 40, 40))
-    rate_Y, rate_V = variance_rates(found.levels)
+    result = md.estimate(tiny_network(), x, method="mlmc", ladder=ladder, counts=(40, 40, 40, 40))
+    rate_Y, rate_V = variance_rates(result.levels)
     w = md.theory.level_variances_variance(ladder, exact.mu2, exact.mu4).mean(axis=1)[1:]
     assert rate_Y == pytest.approx(1.0, abs=0.05)
     assert rate_V == pytest.approx(-np.polyfit(np.log(ladder[1:]), np.log(w), 1)[0], abs=0.1)

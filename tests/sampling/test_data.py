@@ -96,16 +96,16 @@ def test_a_nested_input_through_an_estimate() -> None:
 @pytest.mark.parametrize("rows", [slice(0, 1), slice(0, 2), slice(3, 5)])
 @pytest.mark.parametrize("constant", [A[:1], Constant(A[:1]), Constant(torch.eye(3)), Constant(torch.ones(N, 4))])
 def test_constants_are_the_same_for_all_rows(constant: Any, rows: slice) -> None:
-    own = constant.value if isinstance(constant, Constant) else constant
+    expected = constant.value if isinstance(constant, Constant) else constant
     for batch in (Batch.of((A, constant)), Batch.of({"a": A, "c": constant}), Batch.of(([A, {"c": constant}],))):
         cut, value = batch[rows], batch[rows].values[1]
-        assert cut.rows == rows.stop - rows.start and torch.equal(value, own)
+        assert cut.rows == rows.stop - rows.start and torch.equal(value, expected)
         assert cut.values[0].shape == (cut.rows, 3)
-        assert cut[:1].values[1].shape == own.shape  # also of a lone row
+        assert cut[:1].values[1].shape == expected.shape  # also of a single row
 
 
 def test_constants_are_shared_by_parts_and_copied_for_calls() -> None:
-    """Replay knows inputs by their memory; a model may write on what it is given."""
+    """Replay knows inputs by their memory; a model may write to its inputs."""
     batch = Batch.of((A, Constant((B, torch.eye(3)))))
     assert batch[:2].values[2].data_ptr() == batch[2:].values[2].data_ptr()
     fresh = batch.map(torch.clone, batch.rows)
@@ -334,7 +334,7 @@ LABELS = torch.arange(N)
 
 
 @pytest.mark.parametrize(
-    ("item", "takes", "given"),
+    ("item", "arity", "arguments"),
     [
         ((A, LABELS), 1, 1),
         ([A, LABELS], 1, 1),
@@ -347,9 +347,9 @@ LABELS = torch.arange(N)
         ((A, ["a"]), 1, 1),
     ],
 )
-def test_labels_of_loaders_are_left_out(item: Any, takes: int | None, given: int) -> None:
-    (batch,) = batches_of([item], None, None, takes)
-    assert len(batch.args) == given and batch.rows == N
+def test_labels_of_loaders_are_left_out(item: Any, arity: int | None, arguments: int) -> None:
+    (batch,) = batches_of([item], None, None, arity)
+    assert len(batch.args) == arguments and batch.rows == N
     assert batch.values[0] is not None and torch.equal(batch.values[0], A)
 
 

@@ -1,4 +1,4 @@
-"""Dropout with a given mask is what torch does with the mask it drew."""
+"""Dropout with an explicit mask is what torch does with the mask that it drew."""
 
 from __future__ import annotations
 
@@ -142,11 +142,11 @@ def test_multihead_attention_is_seen_through(need_weights: bool) -> None:
 def test_recurrent_layers_one_by_one_equal_torch(kind, both: bool, packed: bool) -> None:
     net = kind(3, 4, 3, dropout=0.3, bidirectional=both, batch_first=True)
     x = torch.randn(2, 5, 3)
-    given = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 3]), batch_first=True) if packed else x
-    expected, state = net.eval()(given)
+    inputs = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 3]), batch_first=True) if packed else x
+    expected, state = net.eval()(inputs)
     with Spy() as spy:
-        got, own = net.train()(given)
-    for a, b in zip(_flat(got, own), _flat(expected, state), strict=True):
+        output, final_state = net.train()(inputs)
+    for a, b in zip(_flat(output, final_state), _flat(expected, state), strict=True):
         torch.testing.assert_close(a, b)
     assert [m[:3] for m in spy.met] == [("recurrent", 0.3, True)] * 2
 

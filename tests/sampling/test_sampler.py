@@ -1,4 +1,4 @@
-"""Passes do not depend on how they are computed, and the model is left as found."""
+"""Passes do not depend on how they are computed, and the model is left unchanged."""
 
 from __future__ import annotations
 
@@ -363,10 +363,10 @@ def test_two_threads_share_a_model() -> None:
     model, x = ZOO["residual_conv"].make()
     alone = [DropoutSampler(model).sample(x, 20, seed=s) for s in range(4)]
     before = fingerprint(model), surroundings()
-    found: dict[int, Tensor] = {}
+    samples: dict[int, Tensor] = {}
 
     def work(seed: int) -> None:
-        found[seed] = DropoutSampler(model).sample(x, 20, seed=seed)
+        samples[seed] = DropoutSampler(model).sample(x, 20, seed=seed)
 
     threads = [threading.Thread(target=work, args=(s,)) for s in range(4)]
     for thread in threads:
@@ -374,7 +374,7 @@ def test_two_threads_share_a_model() -> None:
     for thread in threads:
         thread.join()
     for seed, out in enumerate(alone):
-        last_digits(found[seed], out)
+        last_digits(samples[seed], out)
     assert (fingerprint(model), surroundings()) == before
 
 

@@ -37,16 +37,16 @@ EXPECTED = {
 @pytest.mark.parametrize("name", EXPECTED)
 def test_sites_of_the_zoo(name: str) -> None:
     model, x = ZOO[name].make()
-    found = DropoutSampler(model).sites(x)
-    assert [(s.name, s.kind, s.p, s.shape) for s in found] == EXPECTED[name]
-    assert all(s.active for s in found)
+    sites = DropoutSampler(model).sites(x)
+    assert [(s.name, s.kind, s.p, s.shape) for s in sites] == EXPECTED[name]
+    assert all(s.active for s in sites)
 
 
 def test_encoder_sites_include_what_the_fast_path_would_skip() -> None:
     model, x = ZOO["encoder"].make()
     names = [s.name for s in DropoutSampler(model).sites(x)]
-    own = ["self_attn.attention", "dropout1", "dropout", "dropout2"]
-    assert names == [f"layers.{i}.{part}" for i in (0, 1) for part in own]
+    sites_per_layer = ["self_attn.attention", "dropout1", "dropout", "dropout2"]
+    assert names == [f"layers.{i}.{part}" for i in (0, 1) for part in sites_per_layer]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -57,8 +57,8 @@ def test_sites_do_not_depend_on_the_number_of_rows(name: str, rows: int) -> None
         pytest.skip("the masks belong to the whole batch")
     few = {k: v[:rows] for k, v in x.items()} if isinstance(x, dict) else x
     few = tuple(v[:rows] for v in x) if isinstance(x, tuple) else few[:rows] if isinstance(x, Tensor) else few
-    all_rows, some = DropoutSampler(model).sites(x), DropoutSampler(model).sites(few)
-    assert all_rows == some
+    of_all_rows, of_few_rows = DropoutSampler(model).sites(x), DropoutSampler(model).sites(few)
+    assert of_all_rows == of_few_rows
 
 
 # ----------------------------------------------------------------------------- hidden dropout

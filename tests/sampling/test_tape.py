@@ -33,8 +33,8 @@ def chunks_of(name, masks):
     drawn = [sampler.draw(site, keys, batch.rows, 0) for site in program.sites]
     direct = []
     for start in range(0, len(keys), SIZE):
-        own = [None if m is None else m[start : start + SIZE] for m in drawn]
-        direct.append(sampler.run_masks(program, batch, own))
+        chunk = [None if m is None else m[start : start + SIZE] for m in drawn]
+        direct.append(sampler.run_masks(program, batch, chunk))
     return program, sampler.run(program, batch, keys, chunk=SIZE), torch.cat(direct)
 
 

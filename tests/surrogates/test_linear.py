@@ -85,11 +85,11 @@ def test_a_network_linear_in_its_masks_comes_out_exact():
     x = torch.rand(1, 2, dtype=torch.float64)
     mu, mu2, _ = exact_moments(model, x)
     for method in (Stratified(), ControlVariate()):
-        found = run_method(method, source_of(model, x), 400)
-        assert abs(found.mean[0] - mu) < 1e-12
-        assert abs(found.variance[0] - mu2) < 1e-12
-        assert found.mean_stderr.max() < 1e-12
-        assert found.variance_stderr.max() < 1e-12
+        estimates = run_method(method, source_of(model, x), 400)
+        assert abs(estimates.mean[0] - mu) < 1e-12
+        assert abs(estimates.variance[0] - mu2) < 1e-12
+        assert estimates.mean_stderr.max() < 1e-12
+        assert estimates.variance_stderr.max() < 1e-12
 
 
 def test_linear_companion_equals_the_network_where_that_is_linear():
@@ -113,10 +113,10 @@ def test_what_single_units_add_to_the_square_is_what_designs_remove():
         expansion = expansion_of(source.program, linearise(source.sampler, source.program, source.batch))
         keys = pass_keys(0, 0, 0, range(3))
         masks = [source.sampler.draw(site, keys, 4, 0, passes) for site in source.program.sites]
-        own, G = expansion.squares(masks, 4), expansion.values(masks, 4)
-        over_designs = own.unflatten(0, (3, passes)).sum(dim=1)
+        squares, G = expansion.squares(masks, 4), expansion.values(masks, 4)
+        over_designs = squares.unflatten(0, (3, passes)).sum(dim=1)
         torch.testing.assert_close(over_designs, torch.zeros_like(over_designs), rtol=0, atol=1e-12)
-        rest = G.square() - expansion.variance - own
+        rest = G.square() - expansion.variance - squares
         assert (rest.abs().max() < 1e-12) == (units == 1)
 
 

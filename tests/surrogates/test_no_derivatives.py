@@ -152,9 +152,9 @@ def z_scores(result, model):
         (result.variance, result.variance_stderr, variance, variance_error),
     )
     scores = []
-    for own, error, reference, reference_error in pairs:
-        own, error = (flat_array(values) for values in (own, error))
-        scores.append((own - reference) / np.sqrt(error**2 + reference_error**2 + 1e-12))
+    for estimated, error, reference, reference_error in pairs:
+        estimated, error = (flat_array(values) for values in (estimated, error))
+        scores.append((estimated - reference) / np.sqrt(error**2 + reference_error**2 + 1e-12))
     return np.stack(scores)
 
 
@@ -231,8 +231,8 @@ def test_gradients_at_random_masks_are_found_without_vmap():
     source = source_of(SOME["not under vmap"](), inputs())
     same = source_of(made(middle=lambda net, h: 2 * net.second(h)), inputs())
     assert source.program.mode == "vmap"
-    found, expected = (fit_quadratic(s.sampler, s.program, s.batch, 20, {}, 0)[0] for s in (source, same))
-    torch.testing.assert_close(found.variance, expected.variance)
+    fitted, expected = (fit_quadratic(s.sampler, s.program, s.batch, 20, {}, 0)[0] for s in (source, same))
+    torch.testing.assert_close(fitted.variance, expected.variance)
 
 
 def test_the_error_survives_a_pickle():
@@ -251,8 +251,8 @@ def test_an_answer_to_tolerance_without_derivatives():
 def test_a_constant_model_has_a_plan_for_every_method():
     model = made(end=lambda out: 0 * out)
     for method in (Pooled(), Stratified(), ControlVariate(), Auto()):
-        found = run_method(method, source_of(model, inputs()), 400)
-        assert not found.mean.any() and not found.variance.any() and not found.variance_stderr.any()
+        estimates = run_method(method, source_of(model, inputs()), 400)
+        assert not estimates.mean.any() and not estimates.variance.any() and not estimates.variance_stderr.any()
 
 
 @pytest.mark.skipif("law" not in {f.name for f in dataclasses.fields(Site)}, reason="all sites have keep bits")

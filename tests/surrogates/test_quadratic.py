@@ -1,4 +1,4 @@
-"""The expansion of second order: moments known exactly, and curvature found where there is some."""
+"""The second-order expansion: its moments are exact, and it finds curvature where there is any."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def second_order(source, samples=12, averaged_out=None):
 
 
 def every_mask(program, rows):
-    """All masks of one row, given to every row, and their probabilities."""
+    """All masks of one row, the same for every row, and their probabilities."""
     active = program.active
     bits = torch.tensor(list(itertools.product((0, 1), repeat=sum(s.units for s in active))), dtype=torch.uint8)
     weights, masks, start = torch.ones(len(bits), dtype=torch.float64), [], 0
     for site in active:
-        own = bits[:, start : start + site.units]
+        keep = bits[:, start : start + site.units]
         start += site.units
-        weights *= (own.double() * (1 - site.p) + (1 - own.double()) * site.p).prod(dim=1)
-        masks.append(own[:, None].expand(-1, rows, -1))
+        weights *= (keep.double() * (1 - site.p) + (1 - keep.double()) * site.p).prod(dim=1)
+        masks.append(keep[:, None].expand(-1, rows, -1))
     return masks, weights
 
 
