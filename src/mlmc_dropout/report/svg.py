@@ -114,6 +114,8 @@ class Axis:
 
 
 def _linear_ticks(low: float, high: float, most: int) -> list[float]:
+    if not high > low:
+        return [low]
     rough = (high - low) / max(most, 1)
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(s * power for s in (1, 2, 2.5, 5, 10) if s * power >= rough * 0.999)
