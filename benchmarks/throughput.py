@@ -2,7 +2,8 @@
 
     python benchmarks/throughput.py [--quick] [--threads 2] [--no-doc]
 
-All contestants of a model take turns in one run, and medians are compared. Raw times go to
+All contestants of a model take turns in one run, and medians are compared. Freed memory is kept for the next chunk
+(MLMC_DROPOUT_KEEP_MEMORY=1, for all contestants alike) unless the environment says otherwise. Raw times go to
 benchmarks/results/throughput.json, and the tables of docs/throughput.md are rewritten from it.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
 import platform
 import statistics
 import time
@@ -23,14 +25,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mlmc_dropout import DropoutSampler
+from mlmc_dropout.pinn.networks import SharedTrunk, mlp
+from mlmc_dropout.sampling.masks import pass_keys
+from mlmc_dropout.sampling.tape import Replay
+from testing.zoo import ZOO, Block, call, leaves
+
 ROOT = Path(__file__).resolve().parents[1]
-
-from mlmc_dropout import DropoutSampler  # noqa: E402
-from mlmc_dropout.pinn.networks import SharedTrunk, mlp  # noqa: E402
-from mlmc_dropout.sampling.masks import pass_keys  # noqa: E402
-from mlmc_dropout.sampling.tape import Replay  # noqa: E402
-from testing.zoo import ZOO, Block, call, leaves  # noqa: E402
-
 RESULTS = ROOT / "benchmarks" / "results" / "throughput.json"
 DOC = ROOT / "docs" / "throughput.md"
 
@@ -291,7 +292,8 @@ def main() -> int:
     parser.add_argument("--no-doc", action="store_true", help="leave docs/throughput.md alone")
     options = parser.parse_args()
     if options.threads:
-        torch.set_num_threads(options.threads)
+        os.environ.setdefault("MLMC_DROPOUT_KEEP_MEMORY", "1")
+    torch.set_num_threads(options.threads)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         results = run(2 if options.quick else 11)

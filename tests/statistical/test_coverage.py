@@ -1,4 +1,4 @@
-"""Show 3: 95 % intervals cover between 93 % and 97 % in 2000 runs.
+"""95 % intervals cover between 93 % and 97 % in 2000 runs.
 
 Copies of one input row with independent masks are independent runs (see test_estimators_exact). At a true
 coverage of 95 % the observed one has a standard deviation of 0.49 %: the band is ±4.1 of them.

@@ -1,4 +1,4 @@
-"""Show 2: unbiasedness, variances, S² and covariances of the estimators against an enumerated network.
+"""Unbiasedness, variances, S² and covariances of the estimators against an enumerated network.
 
 Thousands of runs in one call: with masks="independent" every input row has mask bits of its own, so R
 copies of one row are R independent runs of the whole estimator on that input (that the copies are

@@ -17,9 +17,9 @@ import pytest
 import torch
 from torch import nn
 
-from mlmc_dropout import stopping
 from mlmc_dropout.methods.registry import make_method
 from mlmc_dropout.runtime.run import Outcome, Run
+from mlmc_dropout.stopping import goal as rule
 from mlmc_dropout.stopping.goal import Goal
 from testing.oracles import exact_moments, source_of
 
@@ -125,8 +125,8 @@ def test_methods_with_replicates_cover_too(problem, settings):
 def test_a_rule_that_looks_too_early_fails_this_test(problem, monkeypatch):
     """Negative control: a pilot of four passes, believed at once, stops on lucky samples."""
     source, mu, mu2, _ = problem
-    monkeypatch.setattr(stopping, "PILOT", 4)
-    monkeypatch.setattr(stopping, "TRUSTED", 2)
+    monkeypatch.setattr(rule, "PILOT", 4)
+    monkeypatch.setattr(rule, "TRUSTED", 2)
     goal = Goal(tolerance=math.sqrt(mu2.max() / 8))
     coverage, error = _coverage(_runs(source, {"name": "pooled"}, goal, 150), mu, "mean")
     print(f"coverage {coverage:.3f} ± {error:.3f}")

@@ -1,4 +1,4 @@
-"""Show 1: the four allocations, and integer counts that are feasible, affordable and locally best."""
+"""The four allocations, and integer counts that are feasible, affordable and locally best."""
 
 from __future__ import annotations
 
