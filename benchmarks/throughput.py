@@ -291,9 +291,9 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--no-doc", action="store_true", help="leave docs/throughput.md alone")
     options = parser.parse_args()
-    if options.threads:
     os.environ.setdefault("MLMC_DROPOUT_KEEP_MEMORY", "1")
-    torch.set_num_threads(options.threads)
+    if options.threads:
+        torch.set_num_threads(options.threads)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         results = run(2 if options.quick else 11)
