@@ -96,7 +96,7 @@ def traffic(settings: dict[str, Any], rows: int = 1000) -> dict[str, float]:
     run = _run(settings, rows)
     _, tasks = run.take(2)
     item = Item("0" * 32, 0, 0, 0, None, run.method, tasks[:1], ("a host", os.getpid()))
-    states = [run.plan.run(run.source, task) for task in tasks]
+    states = [run.bound.run(run.source, task) for task in tasks]
     answer = pickle.dumps(Reply((states[1],)))
     took = []
     for _ in range(20):

@@ -259,7 +259,7 @@ def _key(plan: Method) -> str:
 def _finished(run: Run) -> Run:
     while not run.finished:
         start, tasks = run.take(1)
-        run.accept(start, [run.plan.run(run.source, task) for task in tasks])
+        run.accept(start, [run.bound.run(run.source, task) for task in tasks])
     return run
 
 
@@ -281,7 +281,7 @@ def _long(source: Source, plan: Method, passes: int) -> _Long:
     rows, copies = source.batch.rows, COPIES if supported(source.program) else 1
     run = _run(source, plan, passes // copies, copies)
     found = run.outcome.estimates
-    before = float(getattr(run.plan, "overhead", 0.0))
+    before = float(getattr(run.bound, "overhead", 0.0))
     cost = found.cost - before
 
     def over_copies(values: np.ndarray) -> np.ndarray:

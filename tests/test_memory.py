@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-PROBE = Path(__file__).with_name("memory_probe.py")
+from testing import memory_probe
+
+PROBE = Path(memory_probe.__file__)
 ALLOWED = 50.0  # MB
 
 

@@ -197,7 +197,7 @@ def test_workers_that_are_killed_are_replaced_and_no_bit_changes():
 def test_a_foreign_pool_that_breaks_is_a_clear_error_and_the_run_can_be_resumed(tmp_path):
     model, x = small(rows=50)
     path = tmp_path / "c"
-    goal = {"method": "pooled", "budget": 40_000, "checkpoint": path, "checkpoint_interval": 0.0}
+    goal = {"method": "pooled", "budget": 160_000, "checkpoint": path, "checkpoint_interval": 0.0}
     context = get_context("forkserver")
     with ProcessPoolExecutor(2, context) as pool:
         pids = {pool.submit(os.getpid).result() for _ in range(4)}
@@ -211,7 +211,7 @@ def test_a_foreign_pool_that_breaks_is_a_clear_error_and_the_run_can_be_resumed(
     assert path.exists()
     events = []
     resumed = md.estimate(model, x, progress=events.append, **goal)
-    assert digest(resumed) == digest(md.estimate(model, x, method="pooled", budget=40_000))
+    assert digest(resumed) == digest(md.estimate(model, x, method="pooled", budget=160_000))
 
 
 def test_a_model_that_kills_every_worker_is_given_up_on(monkeypatch):

@@ -54,7 +54,7 @@ def _runs(source, settings: dict, goal: Goal, count: int, first: int = 0) -> lis
         run = Run(0, replace(source, seed=seed), method, goal)
         while not run.finished:
             start, tasks = run.take(1)
-            run.accept(start, [run.plan.run(run.source, task) for task in tasks])
+            run.accept(start, [run.bound.run(run.source, task) for task in tasks])
         outcomes.append(run.outcome)
     return outcomes
 
