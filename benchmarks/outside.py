@@ -2,7 +2,7 @@
 
     python benchmarks/outside.py [--only 'bert*' timm_vit] [--quick] [--workers 2] [--merge] [--no-doc]
 
-Every entry of tests/outside/models.py is looked at in two ways. First, one after the other: random kernels of a
+Every entry of testing/outside/models.py is looked at in two ways. First, one after the other: random kernels of a
 train-mode pass and the sites found, how passes run, z-scores of both moments of pooled passes against the plain
 train-mode loop, and the time of a whole pooled ``estimate`` and of that loop. Then, several at once: the variance of
 the estimates of ``stratified`` and ``auto`` over that of plain averaging at the same cost, summed over components. It

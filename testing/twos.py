@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mlmc_dropout.methods.base import Estimates, NoRefinement, Task, blocks
+from mlmc_dropout.methods.base import Estimates, NoRefinement, OneStage, Task, blocks
 from mlmc_dropout.methods.states import from_blocks, states_beside
 from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.sampling.source import Source
@@ -29,12 +29,10 @@ class TwosState:
 
 
 @dataclass(frozen=True, slots=True)
-class Twos:
+class Twos(OneStage):
     """Passes two by two: μ from their means, μ2 from their sample variances."""
 
     name: str = "twos"
-    fixed_counts: bool = False
-    grows: bool = False
 
     def min_cost(self) -> int:
         return 8
@@ -44,9 +42,6 @@ class Twos:
 
     def describe(self) -> dict[str, Any]:
         return {}
-
-    def at_stage(self, stage: Any) -> Twos:
-        return self
 
     def bind(self, source: Source) -> BoundTwos:
         return BoundTwos(self)

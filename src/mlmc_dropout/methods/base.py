@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ __all__ = [
     "Method",
     "MethodSpec",
     "NoRefinement",
+    "OneStage",
     "State",
     "Task",
     "blocks",
@@ -245,6 +246,33 @@ class BoundMethod(Protocol):
         Returns:
             The refined method and the passes its pilot takes; ``None`` if nothing is to be gained.
         """
+
+
+class OneStage:
+    """For methods that choose their passes themselves and stay as they are."""
+
+    __slots__ = ()
+
+    @property
+    def fixed_counts(self) -> bool:
+        """Never."""
+        return False
+
+    @property
+    def grows(self) -> bool:
+        """Never."""
+        return False
+
+    def at_stage(self, stage: Any) -> Self:
+        """There is one stage only.
+
+        Args:
+            stage: ``None``.
+
+        Returns:
+            Itself.
+        """
+        return self
 
 
 class NoRefinement:

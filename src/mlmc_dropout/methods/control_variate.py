@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from mlmc_dropout.errors import ModelError
+from mlmc_dropout.methods.base import OneStage
 from mlmc_dropout.methods.paired_designs import (
     DESIGN,
     MIN_PAIRS,
@@ -38,7 +39,7 @@ GRADIENT_MASKS = 20  # random masks at which gradients show the curvature
 
 
 @dataclass(frozen=True, slots=True)
-class ControlVariate:
+class ControlVariate(OneStage):
     """Pairs of stratified designs with a surrogate as control variate.
 
     Attributes:
@@ -60,16 +61,6 @@ class ControlVariate:
     def name(self) -> str:
         """The name users choose it by."""
         return "control-variate"
-
-    @property
-    def fixed_counts(self) -> bool:
-        """Never."""
-        return False
-
-    @property
-    def grows(self) -> bool:
-        """Never."""
-        return False
 
     def min_cost(self) -> int:
         """A few pairs of designs, which may be short until they are bound."""
@@ -100,17 +91,6 @@ class ControlVariate:
     def describe(self) -> dict[str, Any]:
         """The size of designs, and the masks behind the surrogate."""
         return {"design": self.passes, "gradient_masks": self.gradient_masks}
-
-    def at_stage(self, stage: Any) -> ControlVariate:
-        """There is one stage only.
-
-        Args:
-            stage: ``None``.
-
-        Returns:
-            Itself.
-        """
-        return self
 
     def bind(self, source: Source) -> BoundDesigns:
         """Differentiate once for these inputs.

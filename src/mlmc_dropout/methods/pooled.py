@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mlmc_dropout import theory
-from mlmc_dropout.methods.base import Estimates, LevelEstimate, NoRefinement, Task, blocks
+from mlmc_dropout.methods.base import Estimates, LevelEstimate, NoRefinement, OneStage, Task, blocks
 from mlmc_dropout.methods.states import from_blocks, states_beside
 from mlmc_dropout.methods.tails import trust, widened_for_tails
 from mlmc_dropout.moments import MomentBlock
@@ -31,7 +31,7 @@ class PooledState:
 
 
 @dataclass(frozen=True, slots=True)
-class Pooled:
+class Pooled(OneStage):
     """Y(c) and V(c) of c passes; Var Y = μ2/c and Var V = (μ4 − (c−3)/(c−1)·μ2²)/c with estimated moments.
 
     Attributes:
@@ -46,16 +46,6 @@ class Pooled:
     def name(self) -> str:
         """The name users choose it by."""
         return "pooled"
-
-    @property
-    def fixed_counts(self) -> bool:
-        """Never."""
-        return False
-
-    @property
-    def grows(self) -> bool:
-        """Never."""
-        return False
 
     def min_cost(self) -> int:
         """Below four passes the fourth moment says nothing."""
@@ -76,17 +66,6 @@ class Pooled:
     def describe(self) -> dict[str, Any]:
         """Nothing to set."""
         return {}
-
-    def at_stage(self, stage: Any) -> Pooled:
-        """There is one stage only.
-
-        Args:
-            stage: ``None``.
-
-        Returns:
-            Itself.
-        """
-        return self
 
     def bind(self, source: Source) -> BoundPooled:
         """Nothing to prepare.

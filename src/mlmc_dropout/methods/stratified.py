@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mlmc_dropout.methods.base import OneStage
 from mlmc_dropout.methods.paired_designs import (
     DESIGN,
     MIN_PAIRS,
@@ -34,7 +35,7 @@ PREPARATION_SHARE = 0.025  # of the passes to come: more is not spent on derivat
 
 
 @dataclass(frozen=True, slots=True)
-class Stratified:
+class Stratified(OneStage):
     """Pairs of stratified designs.
 
     Attributes:
@@ -53,16 +54,6 @@ class Stratified:
     def name(self) -> str:
         """The name users choose it by."""
         return "stratified"
-
-    @property
-    def fixed_counts(self) -> bool:
-        """Never."""
-        return False
-
-    @property
-    def grows(self) -> bool:
-        """Never."""
-        return False
 
     def min_cost(self) -> int:
         """A few pairs of designs, which may be short until they are bound."""
@@ -87,17 +78,6 @@ class Stratified:
     def describe(self) -> dict[str, Any]:
         """The size of designs."""
         return {"design": self.passes}
-
-    def at_stage(self, stage: Any) -> Stratified:
-        """There is one stage only.
-
-        Args:
-            stage: ``None``.
-
-        Returns:
-            Itself.
-        """
-        return self
 
     def bind(self, source: Source) -> BoundDesigns:
         """Differentiate once for these inputs, if heads are wanted.
