@@ -233,9 +233,9 @@ EXPERIMENT = Experiment(
     surrogate="boundary-layer",
     profiles={
         "paper": {
-            "lowest": 0.03,
-            "highest": 0.97,
-            "count": 16,
+            "lowest": 0.02,
+            "highest": 0.98,
+            "count": 49,
             "fidelity": 10_000,
             "fidelity_untrained": 300,
             "replicates": 10,
