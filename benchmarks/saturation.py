@@ -3,11 +3,9 @@
 A classifier is trained on the first thousand digits. Runs with other seeds estimate the mean and variance of the
 probabilities of further ones; the truth is a run of very many passes. Of the 95 % intervals whose component is not
 flagged (``mean_reliable``, ``variance_reliable``) at least 90 % have to hold the truth: all together, in every bin of
-the probability of which a twentieth or more is not flagged, and, but for chance, for every component that is left
-unflagged in most runs. The few runs in a hundred that slip through in the other bins are lucky ones, in which no large
-pass was drawn; they cover badly, and the table shows it. Intervals of all components, flagged or not, are the negative
-control. The limits of the guard were set with the first of ``NETWORKS``; ``--network`` and ``--passes`` look at others,
-which had no say, and print only.
+the probability and, but for chance, for every component that is left unflagged in most runs. Intervals of all
+components, flagged or not, are the negative control. The limits of the guard were set with the first of ``NETWORKS``
+and seen to do at 200 passes of the second; ``--network`` and ``--passes`` look at others and print only.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ REFERENCE = 200_000
 RUNS = 200
 IMAGES = 120
 EDGES = (0.0, 1e-4, 1e-3, 1e-2, 0.1, 0.5, 0.9, 0.99, 0.999, 1.0)
-LEAST, SHOWN = 0.9, 0.05  # coverage asked for, and the unflagged share of a bin from which it is asked
+LEAST = 0.9  # coverage asked for
 NETWORKS: dict[str, tuple[tuple[int, ...], float, str, int, int]] = {  # widths, rate, activation, seed, steps
     "relu": ((128, 128), 0.3, "relu", 0, 600),
     "gelu": ((64, 64, 64), 0.2, "gelu", 5, 400),
@@ -131,6 +129,7 @@ def rows_of(method: str, covered: Covered, probability: Array) -> list[dict[str,
                     "to": high,
                     "components": int(inside.sum()),
                     "flagged": float(1 - own.reliable.mean()),
+                    "unflagged": int(own.reliable.sum()),
                     "covered": own.coverage,
                     "unguarded": float(own.holds.mean()),
                     "failing": own.failing(),
@@ -141,7 +140,7 @@ def rows_of(method: str, covered: Covered, probability: Array) -> list[dict[str,
 
 def missed(row: dict[str, Any]) -> bool:
     """Whether a row breaks the promise."""
-    return bool((row["flagged"] <= 1 - SHOWN and row["covered"] < LEAST) or row["failing"])
+    return bool(row["covered"] < LEAST or row["failing"])
 
 
 def main() -> int:

@@ -47,6 +47,22 @@ def test_what_a_few_samples_carry_is_flagged(count):
     assert min(flagged(lambda rng, shape: np.exp(2.5 * rng.standard_normal(shape)), count)) > 0.95
 
 
+def test_probabilities_that_may_turn_over_are_flagged_even_in_lucky_runs():
+    """The variance of a sigmoid that is 1 but for rare passes: with the rule for 0 and 1 no run is left to chance.
+
+    Negative control: without it, runs in which no rare pass was drawn go unflagged, and their intervals do not cover.
+    """
+    rng = np.random.default_rng(5)
+    block = MomentBlock.of(1 / (1 + np.exp(-6 - 2 * rng.standard_normal((500, RUNS)))))
+    long = 1 / (1 + np.exp(-6 - 2 * rng.standard_normal(4_000_000)))
+    covered = np.abs(block.variance - long.var()) <= 1.96 * np.sqrt((block.fourth - block.variance**2) / 500)
+    without = trust(block, are_outputs=False).variance
+    assert without.mean() > 0.005 and covered[without].mean() < 0.5
+    assert not trust(block).variance.any()
+    shifted = MomentBlock.of(3 + rng.standard_exponential((500, RUNS)))
+    assert trust(shifted).variance.mean() > 0.9, "the same shape elsewhere is no probability"
+
+
 def test_what_never_moved_is_flagged_and_so_is_a_single_move():
     still = np.ones((500, 2))
     still[7, 1] = 1 - 2**-24  # saturated in single precision, but for one pass

@@ -38,4 +38,4 @@ def test_intervals_that_are_not_flagged_cover(saturation, digits, method):
         assert covered.coverage >= 0.9
         assert not covered.failing()
         assert covered.holds.mean() < 0.9, "negative control: without the guard they do not"
-        assert covered.reliable.any(axis=0).mean() > 0.05, "not everything is flagged"
+        assert covered.reliable.any(axis=0).mean() > 0.03, "not everything is flagged"

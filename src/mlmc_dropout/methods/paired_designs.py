@@ -270,7 +270,7 @@ def _trust(state: DesignState, found: Summary, mean_stderr: Array, variance_stde
     """What passes, and what the surrogate leaves of them, say about their tails."""
     whole = trust(state.passes)
     if state.rest is not None:
-        rest = trust(state.rest)
+        rest = trust(state.rest, are_outputs=False)
         whole &= Trust(rest.mean, rest.mean)
     with np.errstate(invalid="ignore", divide="ignore"):
         share = mean_stderr / np.sqrt(found.variance), variance_stderr / found.variance

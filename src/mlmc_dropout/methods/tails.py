@@ -6,6 +6,8 @@ carried more: estimates and standard errors are then too small together. Skewnes
 - a mean is taken to be reliable if γ² ≤ 7 (n/100)^¾ and κ ≤ 14 (n/100)^⅖,
 - a variance if κ ≤ 14 (n/100)^⅕ and κ − γ² ≤ 7 max(1, n/500)^⅖; κ − γ² is 1 for two values, 3 for a Gaussian, 5 for an
   exponential distribution, and grows without bound with the tails,
+- neither if they may be probabilities that rare passes turn over: a mean in [0, 1], closer to one of its ends than 12/n
+  (40/n for the variance), and a skewness above 1 away from that end. Until such a pass is drawn, γ and κ are small,
 - both if there are nearly only two values (κ − γ² ≤ 1.5), the rarer of which came up twelve times (n ≥ 12 κ).
 
 The limits were set by simulation: 100 or more Gaussian or uniform samples are found unreliable less than once in a
@@ -28,6 +30,8 @@ Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 _FEW_VALUES, _EVENTS = 1.5, 12.0
+_EVENTS_V = 40.0  # the same for a variance, next to 0 or 1
+_LEANING = 1.0  # skewness away from the nearer end
 _NEGLIGIBLE = 0.01  # of the standard deviation of a pass, or of the variance: errors that no tail makes large
 _WIDENING = 4.0
 _ROUNDING = 1e-24  # squared, relative
@@ -56,11 +60,12 @@ class Trust:
         return Trust(self.mean | (mean_share <= _NEGLIGIBLE), self.variance | (variance_share <= _NEGLIGIBLE))
 
 
-def trust(block: MomentBlock) -> Trust:
+def trust(block: MomentBlock, are_outputs: bool = True) -> Trust:
     """What a block of samples, with sums up to the fourth power, is worth.
 
     Args:
         block: Samples, with sums up to the fourth power.
+        are_outputs: Whether they are outputs of passes or means of these, which may be probabilities.
 
     Returns:
         Flags for their mean and their variance.
@@ -79,7 +84,17 @@ def trust(block: MomentBlock) -> Trust:
         mean = (squared <= 7 * hundreds**0.75) & (kurtosis <= 14 * hundreds**0.4)
         variance = (kurtosis <= 14 * hundreds**0.2) & (tails <= 7 * max(1.0, hundreds / 5) ** 0.4)
     moved = block.s2 > _ROUNDING * block.count * np.square(block.mean)
+    if are_outputs:
+        mean &= ~_may_turn_over(block, _EVENTS / block.count)
+        variance &= ~_may_turn_over(block, _EVENTS_V / block.count)
     return Trust((mean | plenty) & moved, (variance | plenty) & moved)
+
+
+def _may_turn_over(block: MomentBlock, distance: float) -> Flags:
+    """Where the mean lies this close to 0 or 1, within these, and values lean to the inside."""
+    low = (block.mean >= 0.0) & (block.mean < min(distance, 0.5)) & (block.skewness > _LEANING)
+    high = (block.mean <= 1.0) & (block.mean > 1.0 - min(distance, 0.5)) & (block.skewness < -_LEANING)
+    return np.asarray(low | high)
 
 
 def widened_for_tails(block: MomentBlock) -> Array:

@@ -323,7 +323,8 @@ class BoundMLMC:
             np.asarray(S2[1]),
             tuple(self._level(levels, number) for number in range(len(levels))),
             tuple(self._notes(dY)),
-            trust=Trust(trust(dY[0]).mean, trust(dV[0]).mean),  # the mean of V is what estimates the variance
+            # The mean of V is what estimates the variance.
+            trust=Trust(trust(dY[0]).mean, trust(dV[0], are_outputs=False).mean),
         )
 
     def refined(self, estimates: Estimates) -> tuple[MLMC, float] | None:
