@@ -53,8 +53,8 @@ def test_probabilities_that_may_turn_over_are_flagged_even_in_lucky_runs():
     Negative control: without it, runs in which no rare pass was drawn go unflagged, and their intervals do not cover.
     """
     rng = np.random.default_rng(5)
-    block = MomentBlock.of(1 / (1 + np.exp(-6 - 2 * rng.standard_normal((500, RUNS)))))
-    long = 1 / (1 + np.exp(-6 - 2 * rng.standard_normal(4_000_000)))
+    block = MomentBlock.of(1 / (1 + np.exp(-5 - 1.4 * rng.standard_normal((500, RUNS)))))
+    long = 1 / (1 + np.exp(-5 - 1.4 * rng.standard_normal(4_000_000)))
     covered = np.abs(block.variance - long.var()) <= 1.96 * np.sqrt((block.fourth - block.variance**2) / 500)
     without = trust(block, are_outputs=False).variance
     assert without.mean() > 0.005 and covered[without].mean() < 0.5
