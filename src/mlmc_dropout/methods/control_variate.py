@@ -18,8 +18,7 @@ from mlmc_dropout.errors import ModelError
 from mlmc_dropout.methods.base import OneStage
 from mlmc_dropout.methods.paired_designs import (
     DESIGN,
-    MIN_PAIRS,
-    SHORT,
+    MIN_PASSES,
     UNKNOWN_BUDGET,
     BoundDesigns,
     PreparedRows,
@@ -30,7 +29,7 @@ from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
 from mlmc_dropout.surrogates.derivatives import DerivativeError, expandable
 from mlmc_dropout.surrogates.linear import PASSES_OF_A_GRADIENT, expansion_of, linearise, supported
-from mlmc_dropout.surrogates.linear_head import heads_of, outputs_by_head, proof_cost
+from mlmc_dropout.surrogates.linear_head import heads_of, outputs_by_head
 from mlmc_dropout.surrogates.quadratic import fit_quadratic, passes_in_memory
 
 __all__ = ["GRADIENT_MASKS", "ControlVariate", "affordable"]
@@ -63,8 +62,8 @@ class ControlVariate(OneStage):
         return "control-variate"
 
     def min_cost(self) -> int:
-        """A few pairs of designs, which may be short until they are bound."""
-        return 2 * MIN_PAIRS * min(self.passes, SHORT) + int(np.ceil(self.overhead))
+        """A few passes; what the derivatives cost is known when it is bound."""
+        return MIN_PASSES + 2 + int(np.ceil(self.overhead))
 
     def choose(self, source: Source, goal: Goal) -> ControlVariate:
         """A linear or quadratic surrogate and the length of designs, by the passes to come.
@@ -123,7 +122,7 @@ class ControlVariate(OneStage):
                     sampler, program, batch, samples, averaged, source.seed, source.first_row
                 )
         surrogate = quadratic or expansion_of(program, slopes, averaged)
-        return PreparedRows(rows, heads, surrogate), slopes.cost + proof_cost(batch.rows, len(heads)) + more
+        return PreparedRows(rows, heads, surrogate), slopes.cost + more
 
 
 def affordable(source: Source, goal: Goal, samples: int = 1, share: float = 0.1) -> bool:

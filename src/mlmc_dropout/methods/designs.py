@@ -6,9 +6,10 @@ A design has T passes h_t with mean Y and inner scatter own = (1/T) Σ (h_t − 
 
 with Var[Y] from the sample variance over all designs. A companion G has mean 0 and a known variance, and the same
 functions of it are control variates: Y − α Ȳ_G, and own + Var[Y] − β (own_G + Var[Ȳ_G] − Var G). The designs are
-split in halves, and each half takes the coefficients that the other one fits, so that no bias creeps in. They are
-fitted to single passes, of which there are many, and drawn towards 0 where these say little: a companion that explains
-nothing then does no harm.
+split in halves, and each half takes the coefficients that the other one fits, so that no bias creeps in. A component's
+coefficients are drawn towards those that fit all components together, which few passes tell: a companion that explains
+nothing then does no harm, and ten passes are enough for one that explains much. Designs of one pass are independent
+passes, with own = 0.
 
 Standard errors come from the scatter of independent designs. With w = own + (Y₁ − Y₂)²/2, own averaged over the two
 designs of a pair, x = (Y, Ȳ_G) of covariance Σ and M = diag(1, −β), the estimate from R designs has the variance
@@ -29,9 +30,11 @@ __all__ = ["DesignState", "HalfState", "Joint", "Summary", "state_of_designs", "
 
 Array = NDArray[np.float64]
 
-_DESIGNS = 4.0  # worth of belief that the coefficient of the mean is the one that passes show
-_SHRINK = 3.0  # passes' worth of doubt about a coefficient
+_EXPANSION = 2.0  # passes' worth of belief that an expansion is right: a coefficient of 1
+_ALIKE = 8.0  # passes' worth of belief that a component has the coefficient of all
+_ALIKE_V = 20.0  # the same for squares
 _MOST = 2.0  # of a coefficient
+_PRODUCTS = 1.17  # what few products of passes and companions, whose tails are heavy, understate of their variance
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,17 @@ class DesignState:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Both estimates, the variances of these estimates, and the samples those rest on."""
+    """Both estimates, the variances of these estimates, and the samples those rest on.
+
+    Attributes:
+        mean: The mean.
+        variance: The variance.
+        error2_mean: The variance of the first.
+        error2_variance: The variance of the second.
+        designs: Designs behind the error of the mean.
+        samples: Samples behind the error of the variance.
+        unexplained: The share of the scatter of squares that the companion leaves.
+    """
 
     mean: Array
     variance: Array
@@ -159,6 +172,7 @@ class Summary:
     error2_variance: Array
     designs: float
     samples: Array
+    unexplained: Array
 
 
 def state_of_designs(D: Array, s2: Array, G: Array | None, known: Array | float, first: int) -> DesignState:
@@ -231,19 +245,21 @@ def _flat(values: Array) -> Array:
 # ----------------------------------------------------------------------------------- reading
 
 
-def summary(state: DesignState) -> Summary:
+def summary(state: DesignState, known: Array | None = None) -> Summary:
     """Both halves' estimates with the coefficients of the other, and what their scatter says about them.
 
     Args:
         state: Designs, of which at least two are a pair.
+        known: The companion's variance (rows, width), if there is a companion.
 
     Returns:
         The estimates, their variances, and the samples behind them.
     """
-    halves = [_Half.read(state, half) for half in state.halves]
+    halves = [_Half.read(state, half, known) for half in state.halves]
     others = halves[::-1]
     total = float(sum(half.designs for half in halves))
-    mean, variance, error2_mean, error2_variance, single = (np.zeros_like(state.passes.mean) for _ in range(5))
+    singles = state.passes.count == total
+    mean, variance, error2_mean, error2_variance, single, left = (np.zeros_like(state.passes.mean) for _ in range(6))
     for half, other in zip(halves, others, strict=True):
         share = half.designs / total
         mean += share * half.half.design.mean_less(other.alpha)
@@ -252,7 +268,8 @@ def summary(state: DesignState) -> Summary:
         spread, inside = half.spread_of_variances(other.beta)
         error2_variance += share / total * spread
         single += share * inside
-    return Summary(mean, variance, error2_mean, error2_variance, total, total / 2 * (1.0 + single))
+        left += share * half.unexplained(other.beta) if singles else share
+    return Summary(mean, variance, error2_mean, error2_variance, total, total / 2 * (1.0 + single), left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,16 +282,12 @@ class _Half:
     beta: Array | float
 
     @classmethod
-    def read(cls, state: DesignState, half: HalfState) -> _Half:
-        design = half.design
-        if design.c is None or half.square is None:
+    def read(cls, state: DesignState, half: HalfState, known: Array | None) -> _Half:
+        if known is None or half.square is None:
             return cls(state, half, 0.0, 0.0)
-        beta = _coefficient(half.square)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            fitted = design.covariance / design.c.variance
-        fitted = np.where(np.isfinite(fitted), fitted, np.sqrt(beta))
-        alpha = (design.v.count * fitted + _DESIGNS * np.sqrt(beta)) / (design.v.count + _DESIGNS)
-        return cls(state, half, np.clip(alpha, 0.0, _MOST), beta)
+        alpha, common = _coefficients(half.design, known, 1.0, _ALIKE)
+        beta, _ = _coefficients(half.square, np.square(known), common**2, _ALIKE_V)
+        return cls(state, half, alpha, beta)
 
     @property
     def designs(self) -> int:
@@ -283,15 +296,26 @@ class _Half:
     def variance(self, beta: Array | float) -> Array:
         return self.half.own.mean_less(beta) + self.half.design.variance_less(beta)
 
+    def unexplained(self, beta: Array | float) -> Array | float:
+        square = self.half.square
+        if square is None:
+            return 1.0
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.clip(np.nan_to_num(square.spread(beta) / square.v.variance, nan=1.0), 0.0, 1.0)
+
     def spread_of_variances(self, beta: Array | float) -> tuple[Array, Array]:
         """R times the variance of the estimate from R designs, and the share of w that is scatter inside designs.
 
         The scatter inside designs is seen in each of them, not only in pairs.
         """
         assert self.state.whole is not None and self.state.inside is not None
-        whole, inside = self.state.whole.spread(beta), self.state.inside.spread(beta)
         even, odd = self.state.even, self.state.odd
         both: HalfState = merge_states(even, odd)
+        designs = both.design.v.count
+        if self.state.passes.count == designs and both.square is not None:  # single passes
+            squares = _PRODUCTS * both.square.spread(beta)
+            return squares + 2 * _trace(both.design, beta) / (designs - 1), np.ones_like(squares)
+        whole, inside = self.state.whole.spread(beta), self.state.inside.spread(beta)
         single = np.maximum(whole - inside + both.own.spread(beta) / 2, whole / 4)
         saved = _trace(both.design, beta) * (1.0 - 1.0 / (self.designs - 1)) if self.designs > 1 else 0.0
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -299,16 +323,30 @@ class _Half:
         return 2 * np.maximum(single - saved, single / 2), share
 
 
-def _coefficient(joint: Joint) -> Array:
-    """Of c in v − β c, less what it owes to chance: the positive-part rule of James and Stein."""
-    v, c = joint.v, joint.c
+def _coefficients(joint: Joint, scale: Array, expected: float, alike: float) -> tuple[Array, float]:
+    """The coefficient of c in v − β c for every component, and the one that fits all together.
+
+    Few samples say little about one component, and much about all: each coefficient is drawn towards the common one,
+    and that, where there are few components too, towards what is expected.
+
+    Args:
+        joint: Samples of v and c.
+        scale: The variance of c up to a factor; components where it is 0 get no coefficient.
+        expected: The coefficient before anything is seen.
+        alike: Samples' worth of belief in the common coefficient.
+
+    Returns:
+        The coefficients, and the common one.
+    """
+    c = joint.c
     assert c is not None
+    freedom = max(c.count - 1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        covariance = joint.covariance
-        explained = np.square(covariance) / (v.variance * c.variance)
-        kept = np.clip(1.0 - _SHRINK * (1.0 - explained) / (explained * v.count), 0.0, 1.0)
-        beta = kept * covariance / c.variance
-    return np.clip(np.nan_to_num(beta, nan=0.0, posinf=0.0, neginf=0.0), 0.0, _MOST)
+        unit = scale * (np.nansum(c.variance) / np.sum(scale))
+        together, alone = (np.nan_to_num(freedom * v / unit, posinf=0.0) for v in (joint.covariance, c.variance))
+    common = float((together.sum() + _EXPANSION * expected) / (alone.sum() + _EXPANSION))
+    common = float(np.clip(common, 0.0, _MOST))
+    return np.clip((together + alike * common) / (alone + alike), 0.0, _MOST) * (scale > 0), common
 
 
 def _trace(joint: Joint, beta: Array | float) -> Array:

@@ -18,21 +18,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri, stdtrit
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mlmc_dropout.methods.base import Estimates, LevelEstimate, Method, NoRefinement, Task, blocks
 from mlmc_dropout.methods.designs import DesignState, Summary, state_of_designs, summary
 from mlmc_dropout.methods.states import from_blocks, states_beside
-from mlmc_dropout.methods.tails import Trust, trust, widened_for_tails
+from mlmc_dropout.methods.tails import Trust, student_factor, trust, widened_for_tails
 from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.source import BLOCK, Source
 from mlmc_dropout.stopping.goal import TRUSTED
 from mlmc_dropout.surrogates.derivatives import expandable
 from mlmc_dropout.surrogates.linear import Expansion
-from mlmc_dropout.surrogates.linear_head import Head, proof_cost, reduced_passes
+from mlmc_dropout.surrogates.linear_head import Head, reduced_passes
 from mlmc_dropout.surrogates.quadratic import Quadratic
 
 __all__ = ["BoundDesigns", "PreparedRows", "as_array", "design_length", "drops_evenly", "preparation_cost", "times"]
@@ -40,11 +39,13 @@ __all__ = ["BoundDesigns", "PreparedRows", "as_array", "design_length", "drops_e
 Array = NDArray[np.float64]
 
 DESIGN = 20  # passes per design: pT is whole for the common rates 0.05, 0.1, 0.2, 0.25, 0.5
-SHORT = 4
+SHORT = 4  # of designs without a companion
 TO_TOLERANCE = 10  # the same where standard errors decide: they are better with more pairs
 UNKNOWN_BUDGET = 1280.0  # taken for the passes to come when only a tolerance is given
 MIN_PAIRS = 4
+MIN_PASSES = 4  # independent ones with a companion
 _BEYOND = 0.2  # the share of a variance that is taken to be beyond designs, for their length
+_BEYOND_BOTH = 0.6  # the share of what a companion leaves that designs leave, too
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,8 +117,9 @@ class BoundDesigns(NoRefinement):
         return np.concatenate([as_array(p.surrogate.variance) for p in self.parts if p.surrogate is not None])
 
     def min_cost(self) -> int:
-        """A few pairs of designs, and what preparing them cost."""
-        return 2 * MIN_PAIRS * self.passes + int(np.ceil(self.overhead))
+        """A few pairs of designs, or passes, and what preparing them cost."""
+        least = MIN_PASSES if self.passes == 1 else 2 * MIN_PAIRS * self.passes
+        return least + int(np.ceil(self.overhead))
 
     def extend(self, done: Mapping[str, int], budget: float) -> tuple[list[Task], dict[str, int]]:
         """Plan the next designs: whole pairs where there will be more, and one more if that is what is left.
@@ -205,10 +207,12 @@ class BoundDesigns(NoRefinement):
         Returns:
             The estimates.
         """
-        found, cost = summary(state), done["passes"]
+        found = summary(state, self.known_variance if self.has_surrogate else None)
+        cost = done["passes"]
         levels = tuple(self._levels(state, found, cost))
-        mean_stderr = _widened(found.designs) * np.sqrt(found.error2_mean)
-        variance_stderr = _widened(found.samples) * np.sqrt(found.error2_variance) * widened_for_tails(state.passes)
+        mean_stderr = student_factor(found.designs) * np.sqrt(found.error2_mean)
+        variance_stderr = student_factor(found.samples) * np.sqrt(found.error2_variance)
+        variance_stderr = variance_stderr * widened_for_tails(state.passes, found.unexplained)
         return Estimates(
             found.mean,
             found.variance,
@@ -306,7 +310,7 @@ def drops_evenly(source: Source, passes: int) -> bool:
 
 
 def preparation_cost(source: Source, samples: int = 0) -> float:
-    """About what derivatives and the proof of a head cost.
+    """About what derivatives cost.
 
     Args:
         source: The passes of the inputs.
@@ -315,7 +319,7 @@ def preparation_cost(source: Source, samples: int = 0) -> float:
     Returns:
         Passes.
     """
-    return (1 + samples) * (1 + source.program.structure.width) + proof_cost(source.batch.rows)
+    return (1.0 + samples) * (1 + source.program.structure.width)
 
 
 def design_length(source: Source, budget: float, most: int, surrogate: bool) -> int:
@@ -330,7 +334,7 @@ def design_length(source: Source, budget: float, most: int, surrogate: bool) -> 
     Returns:
         T.
     """
-    lengths = range(min(SHORT, most), most + 1)
+    lengths = range(1 if surrogate else min(SHORT, most), most + 1)
     return lengths[int(np.argmax([_worth(source, budget, T, surrogate) for T in lengths]))]
 
 
@@ -340,22 +344,13 @@ def _worth(source: Source, budget: float, T: int, surrogate: bool) -> float:
     Without a surrogate a design knows the scatter inside it to T − 1 degrees of freedom only, once its mean is fixed.
     """
     designs = int(budget // T)
-    if designs < 2 * MIN_PAIRS:
+    if designs < (MIN_PASSES if T == 1 else 2 * MIN_PAIRS):
         return 0.0
+    beyond = _BEYOND_BOTH if surrogate else _BEYOND
     rates = {site.p for site in source.program.active if expandable(site)}
     uneven = max(((f := p * T % 1.0) * (1.0 - f) / (T * p * (1.0 - p)) for p in rates), default=0.0)
     used = designs * (T if surrogate else T - 1)
-    return float(used / (_BEYOND + (1.0 - _BEYOND) * uneven) * min(1.0, designs / TRUSTED) ** 0.25)
-
-
-def _widened(samples: ArrayLike) -> Array:
-    """Student's factor, with which ± 1.96 standard errors from few samples cover 95 %.
-
-    >>> _widened([10, 100]).round(3).tolist()
-    [1.154, 1.012]
-    """
-    freedom = np.asarray(samples, dtype=np.float64) - 1
-    return np.asarray(stdtrit(np.where(freedom > 0, freedom, np.nan), 0.975) / ndtri(0.975))
+    return float(used / (beyond + (1.0 - beyond) * uneven) * min(1.0, designs / TRUSTED) ** 0.25)
 
 
 def times(gain: float) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from mlmc_dropout import theory
 from mlmc_dropout.methods.base import Estimates, LevelEstimate, NoRefinement, OneStage, Task, blocks
 from mlmc_dropout.methods.states import from_blocks, states_beside
-from mlmc_dropout.methods.tails import trust, widened_for_tails
+from mlmc_dropout.methods.tails import student_factor, trust, widened_for_tails
 from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.sampling.source import BLOCK, Source
 from mlmc_dropout.stopping.goal import Goal
@@ -164,14 +164,15 @@ class BoundPooled(NoRefinement):
         c = block.count
         spread = theory.variance_of_sample_variance(c, block.variance, block.fourth)
         spread = np.maximum(spread, 2 * np.square(block.variance / c))  # two equally likely values have none else
+        student = student_factor(c)
         level = LevelEstimate(
             "passes", 1, c, c, block.mean, block.variance, block.kurtosis, block.variance, spread, block.kurtosis
         )
         return Estimates(
             block.mean,
             block.variance,
-            np.sqrt(block.variance / c),
-            widened_for_tails(block) * np.sqrt(spread),
+            student * np.sqrt(block.variance / c),
+            student * widened_for_tails(block) * np.sqrt(spread),
             c + self.method.overhead,
             levels=(level,),
             notes=(self.method.reason,) if self.method.reason else (),

@@ -27,7 +27,7 @@ from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
 from mlmc_dropout.surrogates.derivatives import DerivativeError
 from mlmc_dropout.surrogates.linear import PASSES_OF_A_GRADIENT, linearise, supported
-from mlmc_dropout.surrogates.linear_head import heads_of, proof_cost
+from mlmc_dropout.surrogates.linear_head import heads_of
 
 __all__ = ["Stratified"]
 
@@ -127,4 +127,4 @@ def _with_heads(rows: slice, source: Source) -> tuple[PreparedRows, float]:
     except DerivativeError as error:
         return PreparedRows(rows, without_heads=error.cause), 1.0
     heads = heads_of(sampler, program, batch, slopes, source.seed)
-    return PreparedRows(rows, heads), slopes.cost + proof_cost(batch.rows, len(heads))
+    return PreparedRows(rows, heads), slopes.cost

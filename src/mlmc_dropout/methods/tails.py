@@ -20,11 +20,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri, stdtrit
 
 from mlmc_dropout.moments import MomentBlock
 
-__all__ = ["Trust", "trust", "widened_for_tails"]
+__all__ = ["Trust", "student_factor", "trust", "widened_for_tails"]
 
 Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -97,13 +98,31 @@ def _may_turn_over(block: MomentBlock, distance: float) -> Flags:
     return np.asarray(low | high)
 
 
-def widened_for_tails(block: MomentBlock) -> Array:
+def student_factor(samples: ArrayLike) -> Array:
+    """Student's factor, with which ± 1.96 standard errors from few samples cover 95 %.
+
+    Args:
+        samples: Samples behind the standard errors.
+
+    Returns:
+        The factor; NaN for a single sample.
+
+    Example:
+        >>> student_factor([10, 100]).round(3).tolist()
+        [1.154, 1.012]
+    """
+    freedom = np.asarray(samples, dtype=np.float64) - 1
+    return np.asarray(stdtrit(np.where(freedom > 0, freedom, np.nan), 0.975) / ndtri(0.975))
+
+
+def widened_for_tails(block: MomentBlock, share: Array | float = 1.0) -> Array:
     """A factor 1 + 4 κ/n for the standard error of a sample variance, whose law is the more skewed the larger κ.
 
     Args:
         block: Passes, with sums up to the fourth power.
+        share: The share of the scatter that is left to chance; the rest is known.
 
     Returns:
         The factor, componentwise.
     """
-    return np.asarray(1.0 + _WIDENING * np.nan_to_num(block.kurtosis) / max(block.count, 1))
+    return np.asarray(1.0 + _WIDENING * share * np.nan_to_num(block.kurtosis) / max(block.count, 1))

@@ -50,6 +50,7 @@ class Program:
         footprint: Memory of a chunk of passes.
         notes: Sentences that the user should read.
         replay: Records and replays the kernels of chunks.
+        facts: What has been found out about this model and kind of input, such as the cost of its derivatives.
     """
 
     model: Any
@@ -60,6 +61,7 @@ class Program:
     footprint: Footprint = field(default_factory=Footprint)
     notes: tuple[str, ...] = ()
     replay: Replay = field(default_factory=Replay, repr=False, compare=False)
+    facts: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def active(self) -> tuple[Site, ...]:

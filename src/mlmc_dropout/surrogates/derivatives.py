@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,7 +52,7 @@ def expandable(site: Site) -> bool:
 
 
 def differentiate(
-    forward: Callable[[], Tensor], wanted: Sequence[Tensor], outputs: Sequence[int]
+    forward: Callable[[], Tensor], wanted: Sequence[Tensor], outputs: Sequence[int], cost: float | None = None
 ) -> tuple[list[tuple[Tensor | None, ...]], float]:
     """Gradients of outputs, and what they cost.
 
@@ -59,6 +60,7 @@ def differentiate(
         forward: Runs one or several passes; the last axis of its result runs over the outputs.
         wanted: Tensors with respect to which to differentiate.
         outputs: Indices of the outputs to differentiate.
+        cost: Their cost, if it is known; operations are counted otherwise.
 
     Returns:
         Per output, the gradients of its sum, one for each tensor in ``wanted`` (``None`` where the output does not
@@ -67,9 +69,9 @@ def differentiate(
     Raises:
         DerivativeError: If torch cannot differentiate the outputs.
     """
-    forward_flops, all_flops = FlopCounterMode(display=False), FlopCounterMode(display=False)
-    with torch.inference_mode(False), torch.enable_grad(), _derivative_errors(), all_flops:
-        with forward_flops, torch.autograd.graph.disable_saved_tensors_hooks(_CHECKPOINTED):
+    counters = [FlopCounterMode(display=False) if cost is None else contextlib.nullcontext() for _ in range(2)]
+    with torch.inference_mode(False), torch.enable_grad(), _derivative_errors(), counters[0]:
+        with counters[1], torch.autograd.graph.disable_saved_tensors_hooks(_CHECKPOINTED):
             out = forward()
         if not out.requires_grad:
             raise DerivativeError(_why_constant(out))
@@ -77,11 +79,16 @@ def differentiate(
             torch.autograd.grad(out[..., k].sum(), wanted, retain_graph=k != outputs[-1], allow_unused=True)
             for k in outputs
         ]
-    flops = forward_flops.get_total_flops()
-    return gradients, all_flops.get_total_flops() / flops if flops else 1.0 + 2.0 * len(outputs)
+    return gradients, _counted(counters, len(outputs)) if cost is None else cost
 
 
-@contextmanager
+def _counted(counters: Sequence[Any], outputs: int) -> float:
+    """All operations over those of the forward pass."""
+    everything, forward = (counter.get_total_flops() for counter in counters)
+    return everything / forward if forward else 1.0 + 2.0 * outputs
+
+
+@contextlib.contextmanager
 def _derivative_errors() -> Iterator[None]:
     try:
         yield

@@ -47,6 +47,7 @@ class Linearisation:
             dropped.
         in_outputs: Per site, derivatives with respect to the site's output, (rows, width, units) or ``None``.
         affine: Per site, bool (width,): whether only linear operations lie between the site and an output.
+        outputs: The outputs at the mean mask, (rows, width).
         cost: Cost of the derivatives in passes.
     """
 
@@ -55,6 +56,7 @@ class Linearisation:
     in_masks: tuple[Tensor | None, ...]
     in_outputs: tuple[Tensor | None, ...]
     affine: tuple[Tensor | None, ...]
+    outputs: Tensor
     cost: float
 
 
@@ -252,14 +254,19 @@ def _derivatives(
     }
     wanted = [keep.requires_grad_() for keep in expanded.values()] + list(offsets.values())
     leaves: list[Tensor] = []
+    at_mean: list[Tensor] = []
 
     def outputs() -> Tensor:
         with SiteProbe(program.sites, masks, offsets):
             out = sampler.call(program.model, batch.map(torch.clone, batch.rows))
         leaves.extend(program.structure.leaves(out))
-        return program.structure.flatten(out)
+        at_mean.append(program.structure.flatten(out))
+        return at_mean[0]
 
-    per_output, cost = differentiate(outputs, wanted, range(program.structure.width))
+    facts = program.facts
+    known = facts.setdefault("costs", {})  # by number of rows
+    per_output, cost = differentiate(outputs, wanted, range(program.structure.width), known.get(batch.rows))
+    known[batch.rows] = cost
     columns = iter(zip(*per_output, strict=True))
     in_masks = tuple(
         _stack_outputs(next(columns), s, batch.rows) if s.index in expanded else None for s in program.sites
@@ -267,13 +274,14 @@ def _derivatives(
     in_outputs = tuple(
         _stack_outputs(next(columns), s, batch.rows) if s.index in offsets else None for s in program.sites
     )
-    affine = tuple(
-        torch.cat([torch.full((leaf[0].numel(),), only_linear(leaf, offsets[s.index])) for leaf in leaves])
-        if s.index in offsets
-        else None
-        for s in program.sites
-    )
-    return Linearisation(batch.rows, sampler.device, in_masks, in_outputs, affine, cost)
+    if "affine" not in facts:
+        facts["affine"] = tuple(
+            torch.cat([torch.full((leaf[0].numel(),), only_linear(leaf, offsets[s.index])) for leaf in leaves])
+            if s.index in offsets
+            else None
+            for s in program.sites
+        )
+    return Linearisation(batch.rows, sampler.device, in_masks, in_outputs, facts["affine"], at_mean[0].detach(), cost)
 
 
 def _stack_outputs(parts: Sequence[Tensor | None], site: Site, rows: int) -> Tensor | None:

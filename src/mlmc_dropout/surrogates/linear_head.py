@@ -23,7 +23,7 @@ from mlmc_dropout.sampling.sites import Site
 from mlmc_dropout.surrogates.derivatives import expandable
 from mlmc_dropout.surrogates.linear import Linearisation, SiteProbe, by_row
 
-__all__ = ["Head", "heads_of", "outputs_by_head", "proof_cost", "reduced_passes"]
+__all__ = ["Head", "heads_of", "outputs_by_head", "reduced_passes", "whole_and_reduced_passes"]
 
 _CHECKS = 2  # random passes that confirm that a head is affine
 _CHECK_ROWS = 8
@@ -45,19 +45,6 @@ class Head:
     def outputs(self) -> Tensor:
         """Which outputs it is the head of, bool (width,)."""
         return self.jacobian.abs().amax(dim=(0, 2)) > 0
-
-
-def proof_cost(rows: int, heads: int = 1) -> float:
-    """What it costs to prove that heads are affine.
-
-    Args:
-        rows: Number of input rows.
-        heads: Number of heads.
-
-    Returns:
-        The cost, in passes of all rows.
-    """
-    return 2.0 * _CHECKS * heads * min(rows, _CHECK_ROWS) / rows
 
 
 def outputs_by_head(heads: Sequence[Head]) -> dict[int, Tensor]:
@@ -91,7 +78,7 @@ def heads_of(
 ) -> tuple[Head, ...]:
     """For each output its last site, if the output is affine in it.
 
-    Candidates are read from autograd's graph and confirmed by passes with redrawn masks.
+    Candidates are read from autograd's graph and confirmed, once for a model, by passes with redrawn masks.
 
     Args:
         sampler: The sampler of the model.
@@ -124,11 +111,23 @@ def heads_of(
         outputs = outputs & affine.to(outputs.device)
         if outputs.any():
             heads.append(Head(site, jacobian * outputs[None, :, None]))
-    return tuple(proved for head in heads if (proved := _prove(sampler, program, batch, head, seed)) is not None)
+    proved = program.facts.setdefault("heads", {})  # by site, the outputs that were looked at, and those that passed
+    confirmed = []
+    for head in heads:
+        seen, affine = proved.get(head.site.index, (~head.outputs, None))
+        if (head.outputs & ~seen).any():
+            affine = _prove(sampler, program, batch, head, seed)
+            proved[head.site.index] = head.outputs, affine
+        if (head.outputs & affine).any():
+            confirmed.append(Head(head.site, head.jacobian * affine[None, :, None]))
+    return tuple(confirmed)
 
 
-def _prove(sampler: DropoutSampler, program: Program, batch: Batch, head: Head, seed: int) -> Head | None:
-    """Redraw the head's masks alone: outputs must move by jacobian · slope · (change of masks), exactly."""
+def _prove(sampler: DropoutSampler, program: Program, batch: Batch, head: Head, seed: int) -> Tensor:
+    """For which outputs a head is one.
+
+    Its masks alone are redrawn: outputs must move by jacobian · slope · (change of masks), exactly.
+    """
     part = batch[: min(batch.rows, _CHECK_ROWS)]
     rows = slice(0, part.rows)
     keys = pass_keys(seed, streams.HEAD_CHECK, 0, range(2 * _CHECKS))
@@ -140,10 +139,7 @@ def _prove(sampler: DropoutSampler, program: Program, batch: Batch, head: Head, 
     again, _ = reduced_passes(sampler, program, part, redrawn, head_of_part)
     scale = s2.sqrt().amax(dim=(0, 1)) + h.abs().amax(dim=(0, 1)) * 1e-3 + 1e-30
     limit = 1e-9 if h.dtype == torch.float64 else 2e-4
-    affine = ((h - again).abs().amax(dim=(0, 1)) <= limit * scale) & head.outputs
-    if not affine.any():
-        return None
-    return Head(head.site, head.jacobian * affine[None, :, None])
+    return ((h - again).abs().amax(dim=(0, 1)) <= limit * scale) & head.outputs
 
 
 def reduced_passes(
@@ -167,16 +163,38 @@ def reduced_passes(
     Returns:
         h and s², each (passes, rows, width).
     """
+    return whole_and_reduced_passes(sampler, program, batch, masks, heads)[1:]
+
+
+def whole_and_reduced_passes(
+    sampler: DropoutSampler,
+    program: Program,
+    batch: Batch,
+    masks: Sequence[Tensor | None],
+    heads: Sequence[Head],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same passes with all masks drawn, and with the heads' masks averaged out.
+
+    Args:
+        sampler: The sampler of the model.
+        program: The prepared model.
+        batch: The inputs.
+        masks: Per site, keep bits (passes, *mask), or ``None``.
+        heads: The heads.
+
+    Returns:
+        D, h and s², each (passes, rows, width); see :func:`reduced_passes`.
+    """
     if not heads:
         out = sampler.run_masks(program, batch, masks)
-        return out, torch.zeros_like(out)
+        return out, out, torch.zeros_like(out)
     drawn = [m for m in masks if m is not None]
 
-    def one_pass(*pass_masks: Tensor) -> tuple[Tensor, Tensor]:
+    def one_pass(*pass_masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         remaining = iter(pass_masks)
         by_site = [None if m is None else next(remaining) for m in masks]
         with (probe := SiteProbe(program.sites, by_site, {}, fills=False)):
-            h = sampler.forward(program.model, batch.map(torch.clone, batch.rows))
+            D = h = sampler.forward(program.model, batch.map(torch.clone, batch.rows))
         s2 = torch.zeros_like(h)
         for head in heads:
             site, keep = head.site, by_site[head.site.index]
@@ -185,7 +203,7 @@ def reduced_passes(
             xi = by_row(keep[None], site, batch.rows)[0].to(z.dtype) - (1.0 - site.p)
             h = h - _per_row(head.jacobian, z * xi)
             s2 = s2 + (site.p * (1.0 - site.p)) * _per_row(head.jacobian.square(), z.square())
-        return h, s2
+        return D, h, s2
 
     with torch.no_grad():
         return vmap(one_pass, randomness="error")(*drawn)
