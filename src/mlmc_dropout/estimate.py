@@ -20,6 +20,7 @@ from mlmc_dropout.runtime.executors import task_pool_for
 from mlmc_dropout.runtime.progress import Event, reporter_for
 from mlmc_dropout.runtime.run import Run
 from mlmc_dropout.runtime.scheduler import run_all
+from mlmc_dropout.runtime.signals import ending_by_exception
 from mlmc_dropout.sampling.sampler import DEFAULT_MEMORY_LIMIT, DropoutSampler
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
@@ -123,7 +124,7 @@ def estimate(
     checkpoints = CheckpointStore(checkpoint, checkpoint_interval, goal)
     checkpoints.identify(sampler, spec, _seed(seed))
     runs = _runs(sampler, x, spec, goal, checkpoints, _seed(seed), _chunk(chunk))
-    with task_pool_for(executor, sampler) as pool, reporter_for(progress) as report:
+    with ending_by_exception(), task_pool_for(executor, sampler) as pool, reporter_for(progress) as report:
         collector = run_all(runs, pool, checkpoints, report)
     result = collector.result(Status.STOPPED, [checkpoints.problem or ""], asked=method)
     assert result is not None
