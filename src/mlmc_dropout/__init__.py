@@ -20,7 +20,21 @@ import importlib
 from typing import Any
 
 from mlmc_dropout import theory
-from mlmc_dropout.errors import MLMCDropoutError, ModelWarning
+from mlmc_dropout.errors import (
+    AllocationError,
+    CheckpointError,
+    ConfigError,
+    ExecutionError,
+    InputError,
+    LadderError,
+    MissingExtraError,
+    MLMCDropoutError,
+    ModelError,
+    ModelWarning,
+    NonFiniteOutputError,
+    ResultFileError,
+    RunDirectoryError,
+)
 from mlmc_dropout.estimate import estimate
 from mlmc_dropout.methods.mlmc.allocation import Plan, allocate
 from mlmc_dropout.methods.mlmc.ladder import Ladder
@@ -32,17 +46,28 @@ from mlmc_dropout.sampling.sites import Site
 from mlmc_dropout.version import __version__
 
 __all__ = [
+    "AllocationError",
+    "CheckpointError",
+    "ConfigError",
     "Constant",
     "DropoutSampler",
+    "ExecutionError",
     "FallbackWarning",
+    "InputError",
     "Ladder",
+    "LadderError",
     "LevelStats",
     "MLMCDropoutError",
+    "MissingExtraError",
+    "ModelError",
     "ModelWarning",
     "MomentBlock",
     "Moments",
+    "NonFiniteOutputError",
     "Plan",
     "Result",
+    "ResultFileError",
+    "RunDirectoryError",
     "Site",
     "Status",
     "__version__",

@@ -21,6 +21,7 @@ from mlmc_dropout.runtime.progress import Event, reporter_for
 from mlmc_dropout.runtime.run import Run
 from mlmc_dropout.runtime.scheduler import run_all
 from mlmc_dropout.runtime.signals import ending_by_exception
+from mlmc_dropout.sampling.outputs import Transform
 from mlmc_dropout.sampling.sampler import DEFAULT_MEMORY_LIMIT, DropoutSampler
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
@@ -44,7 +45,7 @@ def estimate(
     tolerance_variance: float | None = None,
     relative: bool = False,
     quantile: float = 1.0,
-    transform: Callable[[Any], Any] | None = None,
+    transform: Transform | None = None,
     masks: Literal["independent", "shared"] = "independent",
     seed: int = 0,
     include: Sequence[str] | None = None,
@@ -66,7 +67,8 @@ def estimate(
     Args:
         model: Any ``nn.Module`` or callable of tensors. It is left as it was. Passes are those of training mode with
             normalisation layers in evaluation mode.
-        x: A tensor or array with the inputs along its first axis, a tuple or dict of them, or an iterable of batches.
+        x: A tensor, array, data frame or list of lists with the inputs along its first axis, a tuple or dict of them, a
+            dataset, or an iterable of batches. Numbers take the type that the model needs; labels are left out.
         method: "auto" picks the cheapest way from a small pilot and says which and
             why; "pooled" is plain MC dropout; "stratified" and "control-variate" need fewer passes for most networks,
             unbiased all the same; "mlmc" is the paper's.
@@ -80,7 +82,7 @@ def estimate(
         tolerance_variance: The same for the variance.
         relative: Tolerances are in units of the largest absolute estimate of an output component.
         quantile: The share of all components (inputs × outputs) that must meet a tolerance.
-        transform: Applied to the output of each pass before moments are taken, softmax for instance.
+        transform: Applied to the output of each pass before moments are taken: a function, "softmax" or "sigmoid".
         masks: "independent": every input has its own masks; "shared": one mask per pass for all inputs. The moments at
             each input are the same.
         seed: Names the masks: the same seed gives the same result.
