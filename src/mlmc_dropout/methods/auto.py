@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mlmc_dropout.methods.base import Method
 from mlmc_dropout.methods.control_variate import GRADIENT_MASKS, ControlVariate, affordable
-from mlmc_dropout.methods.paired_designs import SHORT, UNKNOWN_BUDGET, as_array, preparation_cost, times
+from mlmc_dropout.methods.paired_designs import SHORT, UNKNOWN_BUDGET, as_array, preparation_cost
 from mlmc_dropout.methods.pooled import Pooled
 from mlmc_dropout.methods.stratified import Stratified
 from mlmc_dropout.sampling import streams
@@ -141,10 +141,7 @@ def _decide(
     pilot = _Pilot.run(source, rows, samples)
     needs = pilot.needs(goal)
     best = min(pilot.candidates(), key=lambda candidate: candidate.price(goal, needs))
-    reason = (
-        f"auto chose {best.words}: a pilot predicts {times(best.gain)} times fewer passes for the mean and "
-        f"{times(best.gain_V)} times fewer for the variance than plain Monte Carlo."
-    )
+    reason = f"auto chose {best.words}: the cheapest way by a pilot."
     method = replace(best.method, reason=reason, overhead=int(np.ceil(pilot_cost)))
     if isinstance(method, ControlVariate) and goal.has_tolerance:
         # The expansion makes up for short designs, and more of them give better standard errors.
