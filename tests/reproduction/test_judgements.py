@@ -196,7 +196,7 @@ DOCTORED: dict[str, Callable[[], list[dict]]] = {
     "H": lambda: [cost_data(0.5), cost_data(2.2, auto=2.0, reference=3.0)],
     "F1": lambda: [band_data(), reversed_runs(band_data())],
     "F2": lambda: [rate_data("u"), rate_data("u", power=0.9)],
-    "F3": lambda: [fit_data(), fit_data(shift=1.0), falling_fit(), fit_data(noise=1.0), fit_data(same=True)],
+    "F3": lambda: [fit_data(), fit_data(shift=1.0), falling_fit(), fit_data(noise=2.5), fit_data(same=True)],
     "F4": lambda: [
         allocation_data("u"),
         allocation_data("u", optimum="printed"),
