@@ -27,6 +27,9 @@ BEAT = 2.0  # seconds between two signs of life
 SILENCE = 60.0  # seconds without one after which a process is taken for stopped
 PATIENCE = 600.0  # seconds that a call may take beyond what is expected of it,
 OVERRUN = 20.0  # and how many times as long
+PAUSE = 0.5  # seconds until the next try when no process can be started: the fork server, too, may have been killed
+
+_PRELOAD = ["mlmc_dropout.runtime.orphans", "mlmc_dropout.runtime.worker", "torch._dynamo"]  # the last for vmap
 
 
 class _Process:
@@ -100,7 +103,7 @@ class Processes:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self._context: Any = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
-        self._context.set_forkserver_preload(["mlmc_dropout.runtime.worker", "torch._dynamo"])  # that for vmap
+        self._context.set_forkserver_preload(_PRELOAD)
         self._threads = ThreadPoolExecutor(workers, "mlmc-dropout")
         self._idle: SimpleQueue[_Process | None] = SimpleQueue()
         self._busy: set[_Process] = set()
@@ -121,22 +124,27 @@ class Processes:
         return self._threads.submit(self._run, call, math.inf if expected is None else PATIENCE + OVERRUN * expected)
 
     def _run(self, call: tuple[Any, ...], seconds: float) -> Any:
-        process = self._idle.get()
+        process, usable = self._idle.get(), True
         try:
-            if process is None:
-                process = _Process(self._context)
+            process = process or self._start()
             self._busy.add(process)
             if not self._open:
                 process.kill()
-            value = process.run(call, seconds)
+            return process.run(call, seconds)
         except BrokenExecutor:
-            self._busy.discard(process)  # type: ignore[arg-type]
-            process = None
+            usable = False
             raise
         finally:
-            self._busy.discard(process)  # type: ignore[arg-type]
-            self._idle.put(process)
-        return value
+            if process is not None:
+                self._busy.discard(process)
+            self._idle.put(process if usable else None)
+
+    def _start(self) -> _Process:
+        try:
+            return _Process(self._context)
+        except (OSError, EOFError) as error:
+            time.sleep(PAUSE)
+            raise BrokenExecutor(f"no worker process can be started ({error})") from error
 
     def watch(self) -> None:
         """End processes that are stopped or stuck; to be called every now and then."""
@@ -171,8 +179,8 @@ class Processes:
 
 
 def _serve(pipe: Connection, beat: float) -> None:
-    """Run calls until the pipe ends. A Ctrl-C at the terminal comes here, too, but stopping is the driver's business."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Run calls until the pipe ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the terminal comes here, too; stopping is the driver's
     lock = threading.Lock()
 
     def say(answer: tuple[Any, BaseException | None] | None) -> None:
