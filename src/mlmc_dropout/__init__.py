@@ -41,8 +41,10 @@ if TYPE_CHECKING:  # for readers and type checkers; at run time names are import
         RunDirectoryError,
     )
     from mlmc_dropout.estimate import estimate
-    from mlmc_dropout.methods.mlmc.allocation import Plan, allocate
+    from mlmc_dropout.methods.mlmc.adaptive import Adaptive
+    from mlmc_dropout.methods.mlmc.allocation import Plan, allocate, moments_of
     from mlmc_dropout.methods.mlmc.ladder import Ladder
+    from mlmc_dropout.methods.mlmc.replicates import LevelReplicates, replicates
     from mlmc_dropout.moments import MomentBlock, Moments
     from mlmc_dropout.result import LevelStats, Result, Status, load_result
     from mlmc_dropout.sampling.inputs import Constant
@@ -50,6 +52,7 @@ if TYPE_CHECKING:  # for readers and type checkers; at run time names are import
     from mlmc_dropout.sampling.sites import Site
 
 __all__ = [
+    "Adaptive",
     "AllocationError",
     "CheckpointError",
     "ConfigError",
@@ -60,6 +63,7 @@ __all__ = [
     "InputError",
     "Ladder",
     "LadderError",
+    "LevelReplicates",
     "LevelStats",
     "MLMCDropoutError",
     "MissingExtraError",
@@ -78,15 +82,19 @@ __all__ = [
     "allocate",
     "estimate",
     "load_result",
+    "moments_of",
+    "replicates",
     "theory",
 ]
 
 _HOMES = {  # where each name is defined: ``mlmc-dropout --help`` shall not wait for torch
     **{name: "errors" for name in __all__ if name.endswith("Error") or name == "ModelWarning"},
+    "Adaptive": "methods.mlmc.adaptive",
     "Constant": "sampling.reading",
     "DropoutSampler": "sampling.sampler",
     "FallbackWarning": "sampling.sampler",
     "Ladder": "methods.mlmc.ladder",
+    "LevelReplicates": "methods.mlmc.replicates",
     "LevelStats": "result",
     "MomentBlock": "moments",
     "Moments": "moments",
@@ -97,6 +105,8 @@ _HOMES = {  # where each name is defined: ``mlmc-dropout --help`` shall not wait
     "allocate": "methods.mlmc.allocation",
     "estimate": "estimate",
     "load_result": "result",
+    "moments_of": "methods.mlmc.allocation",
+    "replicates": "methods.mlmc.replicates",
 }
 _MODULES = ("pinn", "reproduction", "theory")
 
