@@ -184,7 +184,7 @@ EXPERIMENT = Experiment(
             "points": 20,
             "costs": [50, 100, 200, 500, 1000, 2000, 5000],
             "long": _LONG,
-            "repetitions": 20,
+            "repetitions": 12,
             "reference": 100_000,
             "check": 20_000,
             "seed": 9_000_000,
