@@ -7,7 +7,7 @@ from mlmc_dropout.reproduction.experiment import Experiment
 
 __all__ = ["EXPERIMENT"]
 
-STEPS = {"paper": 2, "quick": 8}  # of the lattice of separate runs
+STEPS = {"paper": 4, "quick": 8}  # of the lattice of separate runs
 
 EXPERIMENT = Experiment(
     id="F4",
