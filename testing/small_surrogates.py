@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mlmc_dropout import pinn
 from mlmc_dropout.pinn.networks import SharedTrunk, initialized, mlp
-from mlmc_dropout.reproduction.surrogates import Surrogate
+from mlmc_dropout.reproduction import surrogates
+from mlmc_dropout.reproduction.surrogates import Network, Surrogate
 
 __all__ = ["forward", "inverse", "load"]
 
@@ -23,6 +24,7 @@ def inverse(seed: int = 0) -> Surrogate:
     return Surrogate("source-inference", model.eval(), config.equation)
 
 
-def load(name: str) -> Surrogate:
-    """The small surrogate of that name."""
-    return forward() if name == "boundary-layer" else inverse()
+def load(name: str) -> Network:
+    """The small surrogate of that name; a regressor or classifier is small anyway."""
+    small = {"boundary-layer": forward, "source-inference": inverse}
+    return small[name]() if name in small else surrogates.load(name)

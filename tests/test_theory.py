@@ -5,6 +5,8 @@ Against simulation they are tested in tests/statistical/test_estimators_exact.py
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -161,3 +163,74 @@ def test_moments_may_be_arrays():
         one = theory.variance_nested(w[:, i, j], (9, 5, 3))
         assert theory.variance_nested(w, (9, 5, 3))[i, j] == pytest.approx(float(one))
     np.testing.assert_allclose(theory.closure(mu2), 3 * mu2**2)
+
+
+# ---------------------------------------------------------------- the appendix, by enumeration
+
+VALUES, CHANCES = np.array([0.0, 1.0, 5.0]), np.array([0.2, 0.5, 0.3])  # skew, so that nothing vanishes by symmetry
+MU = float(VALUES @ CHANCES)
+MU2, MU4 = (float((VALUES - MU) ** k @ CHANCES) for k in (2, 4))
+
+
+def expectation(T, statistic):
+    """E of a function of T independent draws, over all 3^T outcomes."""
+    total = 0.0
+    for outcome in product(range(3), repeat=T):
+        total += float(np.prod(CHANCES[list(outcome)])) * float(statistic(VALUES[list(outcome)]))
+    return total
+
+
+@pytest.mark.parametrize("T", [2, 3, 5])
+def test_appendix_identities(T):
+    square = lambda d: (d.mean() - MU) ** 2  # noqa: E731
+    V = lambda d: d.var(ddof=1)  # noqa: E731
+    by_enumeration = {
+        theory.squared_mean_times_squares: expectation(T, lambda d: square(d) * ((d - MU) ** 2).sum()),
+        theory.fourth_moment_of_mean: expectation(T, lambda d: square(d) ** 2),
+        theory.squared_mean_times_variance: expectation(T, lambda d: square(d) * V(d)),
+        theory.covariance_of_squared_mean_and_variance: expectation(T, lambda d: square(d) * (V(d) - MU2)),
+        theory.variance_of_sample_variance: expectation(T, lambda d: (V(d) - MU2) ** 2),
+    }
+    for form, exact in by_enumeration.items():
+        assert float(form(T, MU2, MU4)) == pytest.approx(exact, rel=1e-12), form.__name__
+        assert float(form(T, MU2)) != pytest.approx(exact, rel=1e-3), "the closure is no identity"
+
+
+@given(st.integers(2, 500), moments)
+def test_the_fourth_moment_is_found_again(T, moment):
+    mu2, mu4 = moment
+    assert float(theory.fourth_moment(T, mu2, theory.variance_of_sample_variance(T, mu2, mu4))) == pytest.approx(
+        mu4, rel=1e-6
+    )
+
+
+@given(st.lists(st.floats(-5, 5), min_size=3, max_size=12), st.data())
+def test_updated_variance_is_that_of_all_passes(values, data):
+    passes = np.asarray(values)
+    T = data.draw(st.integers(2, len(passes) - 1))
+    first, new = passes[:T], passes[T:]
+    variance = new.var(ddof=1) if len(new) > 1 else np.nan
+    got = theory.updated_variance(T, first.mean(), first.var(ddof=1), len(new), new.mean(), variance)
+    assert float(got) == pytest.approx(passes.var(ddof=1), rel=1e-9, abs=1e-12)
+
+
+def test_equal_counts_are_plain_for_the_mean_but_not_for_the_variance():
+    ladder, counts = (4, 8, 16), (62, 62, 62)
+    assert float(theory.variance_nested(theory.level_variances_mean(ladder), counts)) == pytest.approx(1 / 992)
+    nested = theory.variance_nested(theory.level_variances_variance(ladder), counts)
+    assert float(nested / theory.variance_of_sample_variance(992, 1.0)) == pytest.approx(1.066, abs=5e-4)
+
+
+@given(plans(), moments)
+def test_coupling_reduces_every_level_variance(plan, moment):
+    """Increments from separate passes have larger variances, and cost more."""
+    (ladder, counts), (mu2, mu4) = plan, moment
+    for target, coupled in (
+        ("mean", theory.level_variances_mean(ladder, mu2)),
+        ("variance", theory.level_variances_variance(ladder, mu2, mu4)),
+    ):
+        apart = theory.level_variances_uncoupled(ladder, target, mu2, mu4)
+        assert apart[0] == pytest.approx(coupled[0])
+        assert np.all(apart[1:] >= coupled[1:] * (1 - 1e-9))
+    costs = [theory.cost_spent(ladder, counts, levels) for levels in ("independent", "uncoupled")]
+    assert costs[1] - costs[0] == sum(T * M for T, M in zip(ladder, counts[1:], strict=False))

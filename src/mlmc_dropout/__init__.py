@@ -17,44 +17,122 @@ The flow of data, and where each step is found:
 from __future__ import annotations
 
 import importlib
-from typing import Any
+import sys
+import types
+from typing import TYPE_CHECKING, Any
 
-from mlmc_dropout import theory
-from mlmc_dropout.errors import MLMCDropoutError, ModelWarning
-from mlmc_dropout.estimate import estimate
-from mlmc_dropout.methods.mlmc.allocation import Plan, allocate
-from mlmc_dropout.methods.mlmc.ladder import Ladder
-from mlmc_dropout.moments import MomentBlock, Moments
-from mlmc_dropout.result import LevelStats, Result, Status, load_result
-from mlmc_dropout.sampling.inputs import Constant
-from mlmc_dropout.sampling.sampler import DropoutSampler, FallbackWarning
-from mlmc_dropout.sampling.sites import Site
 from mlmc_dropout.version import __version__
 
+if TYPE_CHECKING:  # for readers and type checkers; at run time names are imported when first used (see below)
+    from mlmc_dropout import theory
+    from mlmc_dropout.errors import (
+        AllocationError,
+        CheckpointError,
+        ConfigError,
+        ExecutionError,
+        InputError,
+        LadderError,
+        MissingExtraError,
+        MLMCDropoutError,
+        ModelError,
+        ModelWarning,
+        NonFiniteOutputError,
+        ResultFileError,
+        RunDirectoryError,
+    )
+    from mlmc_dropout.estimate import estimate
+    from mlmc_dropout.methods.mlmc.adaptive import Adaptive
+    from mlmc_dropout.methods.mlmc.allocation import Plan, allocate, moments_of
+    from mlmc_dropout.methods.mlmc.ladder import Ladder
+    from mlmc_dropout.methods.mlmc.replicates import LevelReplicates, replicates
+    from mlmc_dropout.moments import MomentBlock, Moments
+    from mlmc_dropout.result import LevelStats, Result, Status, load_result
+    from mlmc_dropout.sampling.inputs import Constant
+    from mlmc_dropout.sampling.sampler import DropoutSampler, FallbackWarning
+    from mlmc_dropout.sampling.sites import Site
+
 __all__ = [
+    "Adaptive",
+    "AllocationError",
+    "CheckpointError",
+    "ConfigError",
     "Constant",
     "DropoutSampler",
+    "ExecutionError",
     "FallbackWarning",
+    "InputError",
     "Ladder",
+    "LadderError",
+    "LevelReplicates",
     "LevelStats",
     "MLMCDropoutError",
+    "MissingExtraError",
+    "ModelError",
     "ModelWarning",
     "MomentBlock",
     "Moments",
+    "NonFiniteOutputError",
     "Plan",
     "Result",
+    "ResultFileError",
+    "RunDirectoryError",
     "Site",
     "Status",
     "__version__",
     "allocate",
     "estimate",
     "load_result",
+    "moments_of",
+    "replicates",
     "theory",
 ]
 
+_HOMES = {  # where each name is defined: ``mlmc-dropout --help`` shall not wait for torch
+    **{name: "errors" for name in __all__ if name.endswith("Error") or name == "ModelWarning"},
+    "Adaptive": "methods.mlmc.adaptive",
+    "Constant": "sampling.reading",
+    "DropoutSampler": "sampling.sampler",
+    "FallbackWarning": "sampling.sampler",
+    "Ladder": "methods.mlmc.ladder",
+    "LevelReplicates": "methods.mlmc.replicates",
+    "LevelStats": "result",
+    "MomentBlock": "moments",
+    "Moments": "moments",
+    "Plan": "methods.mlmc.allocation",
+    "Result": "result",
+    "Site": "sampling.sites",
+    "Status": "result",
+    "allocate": "methods.mlmc.allocation",
+    "estimate": "estimate",
+    "load_result": "result",
+    "moments_of": "methods.mlmc.allocation",
+    "replicates": "methods.mlmc.replicates",
+}
+_MODULES = ("pinn", "reproduction", "theory")
+
 
 def __getattr__(name: str) -> Any:
-    """``pinn`` and ``reproduction`` are imported when first used."""
-    if name in ("pinn", "reproduction"):
+    """Import a name when it is first used."""
+    if name in _MODULES:
         return importlib.import_module(f"mlmc_dropout.{name}")
-    raise AttributeError(f"module 'mlmc_dropout' has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mlmc_dropout' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"mlmc_dropout.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})
+
+
+class _Package(types.ModuleType):
+    """Keeps ``mlmc_dropout.estimate`` the function when Python puts the module of that name in its place."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "estimate" and isinstance(value, types.ModuleType):
+            value = value.estimate
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -28,6 +28,17 @@ class MLMCDropoutError(Exception):
     """Base of all errors raised for bad input; the message gives the value and the remedy."""
 
 
+def add_note_once(error: Exception, text: str) -> None:
+    """Tell more about an error of the user's own model, which keeps its type and traceback.
+
+    Args:
+        error: The error; ours say all in their message.
+        text: What to add; left out if it is there already.
+    """
+    if not isinstance(error, MLMCDropoutError) and text not in getattr(error, "__notes__", ()):
+        error.add_note(text)
+
+
 class InputError(MLMCDropoutError, ValueError):
     """An argument has an invalid value."""
 

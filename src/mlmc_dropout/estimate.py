@@ -11,22 +11,23 @@ import torch  # noqa: F401  (for the doctest)
 
 from mlmc_dropout.errors import AllocationError, InputError
 from mlmc_dropout.methods.base import Method, MethodSpec
-from mlmc_dropout.methods.mlmc.adaptive import Growth
+from mlmc_dropout.methods.mlmc.adaptive import Adaptive
 from mlmc_dropout.methods.mlmc.ladder import Ladder
 from mlmc_dropout.methods.registry import make_method
+from mlmc_dropout.moments import Moments
 from mlmc_dropout.result import Result, Status
 from mlmc_dropout.runtime.checkpoint import CheckpointStore
 from mlmc_dropout.runtime.executors import task_pool_for
 from mlmc_dropout.runtime.progress import Event, reporter_for
 from mlmc_dropout.runtime.run import Run
 from mlmc_dropout.runtime.scheduler import run_all
+from mlmc_dropout.runtime.signals import ending_by_exception
+from mlmc_dropout.sampling.outputs import Transform
 from mlmc_dropout.sampling.sampler import DEFAULT_MEMORY_LIMIT, DropoutSampler
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
 
 __all__ = ["estimate"]
-
-FIRST_LEVELS = (2, 4)  # of an adaptive ladder
 
 
 def estimate(
@@ -34,16 +35,17 @@ def estimate(
     x: Any,
     *,
     method: str = "auto",
-    ladder: Ladder | Sequence[int] | Literal["adaptive"] | None = None,
+    ladder: Ladder | Sequence[int] | Literal["adaptive"] | Adaptive | None = None,
     counts: Sequence[int] | None = None,
-    levels: Literal["nested", "independent"] = "nested",
+    levels: Literal["nested", "independent", "uncoupled"] = "nested",
     target: Literal["mean", "variance"] = "mean",
+    moments: Moments | Literal["pilot"] | None = None,
     budget: float | None = None,
     tolerance: float | None = None,
     tolerance_variance: float | None = None,
     relative: bool = False,
     quantile: float = 1.0,
-    transform: Callable[[Any], Any] | None = None,
+    transform: Transform | None = None,
     masks: Literal["independent", "shared"] = "independent",
     seed: int = 0,
     include: Sequence[str] | None = None,
@@ -65,21 +67,24 @@ def estimate(
     Args:
         model: Any ``nn.Module`` or callable of tensors. It is left as it was. Passes are those of training mode with
             normalisation layers in evaluation mode.
-        x: A tensor or array with the inputs along its first axis, a tuple or dict of them, or an iterable of batches.
+        x: A tensor, array, data frame or list of lists with the inputs along its first axis, a tuple or dict of them, a
+            dataset, or an iterable of batches. Numbers take the type that the model needs; labels are left out.
         method: "auto" picks the cheapest way from a small pilot and says which and
             why; "pooled" is plain MC dropout; "stratified" and "control-variate" need fewer passes for most networks,
             unbiased all the same; "mlmc" is the paper's.
-        ladder: Of "mlmc": fidelities T_0 < … < T_L, (4, 8, 16) unless given; "adaptive" adds levels until the finest is
-            negligible.
+        ladder: Of "mlmc": fidelities T_0 < … < T_L, (4, 8, 16) unless given; "adaptive", or an :class:`Adaptive` with
+            settings of its own, adds levels until the finest is negligible.
         counts: Of "mlmc": replicates per level; ``None``: the optimal ones for the budget.
-        levels: Of "mlmc": "nested" (Algorithm 1) or "independent".
+        levels: Of "mlmc": "nested" (Algorithm 1), "independent", or "uncoupled", where coarse and fine share no pass.
         target: Of "mlmc": the moment the counts are optimal for.
+        moments: Of "mlmc": moments of a pass for the counts, "pilot" to measure them in a first round, or ``None`` for
+            the closure μ4 = 3 μ2².
         budget: Passes per input, at most.
         tolerance: A standard error of the mean that is small enough.
         tolerance_variance: The same for the variance.
         relative: Tolerances are in units of the largest absolute estimate of an output component.
         quantile: The share of all components (inputs × outputs) that must meet a tolerance.
-        transform: Applied to the output of each pass before moments are taken, softmax for instance.
+        transform: Applied to the output of each pass before moments are taken: a function, "softmax" or "sigmoid".
         masks: "independent": every input has its own masks; "shared": one mask per pass for all inputs. The moments at
             each input are the same.
         seed: Names the masks: the same seed gives the same result.
@@ -112,7 +117,7 @@ def estimate(
         >>> result.mean.shape, result.cost, result.status.name
         ((5, 1), 1000, 'COMPLETED')
     """
-    spec = _method(method, ladder, counts, levels, target)
+    spec = _method(method, ladder, counts, levels, target, moments)
     if counts is not None and budget is None and tolerance is None and tolerance_variance is None:
         budget = spec.min_cost()
     goal = Goal(budget, tolerance, tolerance_variance, relative, quantile)
@@ -123,7 +128,7 @@ def estimate(
     checkpoints = CheckpointStore(checkpoint, checkpoint_interval, goal)
     checkpoints.identify(sampler, spec, _seed(seed))
     runs = _runs(sampler, x, spec, goal, checkpoints, _seed(seed), _chunk(chunk))
-    with task_pool_for(executor, sampler) as pool, reporter_for(progress) as report:
+    with ending_by_exception(), task_pool_for(executor, sampler) as pool, reporter_for(progress) as report:
         collector = run_all(runs, pool, checkpoints, report)
     result = collector.result(Status.STOPPED, [checkpoints.problem or ""], asked=method)
     assert result is not None
@@ -151,16 +156,20 @@ def _runs(
         row += batch.rows
 
 
-def _method(name: str, ladder: Any, counts: Any, levels: Any, target: Any) -> MethodSpec:
+def _method(name: str, ladder: Any, counts: Any, levels: Any, target: Any, moments: Any) -> MethodSpec:
     """The method; an adaptive ladder begins with two levels."""
-    if isinstance(ladder, str):
-        if ladder != "adaptive" or counts is not None or name != "mlmc":
+    if isinstance(ladder, (str, Adaptive)):
+        known = isinstance(ladder, Adaptive) or ladder == "adaptive"
+        if not known or counts is not None or name != "mlmc":
             raise InputError(
                 f"a ladder is a sequence of fidelities, or 'adaptive' with method='mlmc' and without counts: "
                 f"got {ladder!r} with method={name!r} and counts={counts}"
             )
-        return make_method(name, ladder=FIRST_LEVELS, levels=levels, target=target, growth=Growth())
-    return make_method(name, ladder=ladder, counts=counts, levels=levels, target=target)
+        growth = ladder if isinstance(ladder, Adaptive) else Adaptive()
+        return make_method(
+            name, ladder=growth.first_levels, levels=levels, target=target, growth=growth, moments=moments
+        )
+    return make_method(name, ladder=ladder, counts=counts, levels=levels, target=target, moments=moments)
 
 
 def _check_affordable(spec: MethodSpec, goal: Goal) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mlmc_dropout import theory
 from mlmc_dropout.errors import MissingExtraError, ResultFileError
 from mlmc_dropout.files import read_archive, write_archive
 from mlmc_dropout.sampling.outputs import Structure
@@ -365,6 +366,29 @@ def unreliable(mean: NDArray[np.bool_], variance: NDArray[np.bool_]) -> str:
     )
 
 
+def plain_passes(result: Result) -> tuple[float, float]:
+    """Passes per input with which plain Monte Carlo would reach the standard errors of a result.
+
+    For the mean c = Σ μ2 / Σ stderr². For the variance c solves Σ Var V(c) = Σ stderr² with μ4 = 3 μ2² (the closure:
+    passes are taken as Gaussian), hence c = 2 Σ μ2² / Σ stderr² + 1. Sums are over inputs and components.
+
+    Args:
+        result: The result; one of plain Monte Carlo needs what it spent.
+
+    Returns:
+        Both numbers, for the mean and for the variance; infinite where nothing is left to chance.
+    """
+    if result.method == "pooled":
+        return result.cost, result.cost
+    names = ("variance", "mean_stderr", "variance_stderr")
+    variance, mean_stderr, variance_stderr = (_matrix(result.structure, getattr(result, name)) for name in names)
+    mu2 = np.maximum(variance, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for_mean = mu2.sum() / np.square(mean_stderr).sum()
+        for_variance = (theory.closure(mu2) - np.square(mu2)).sum() / np.square(variance_stderr).sum() + 1
+    return float(for_mean), float(for_variance)
+
+
 def _finite_mean(value: Any) -> float:
     """Mean over all inputs and components, NaN where nothing is finite."""
     joined = np.concatenate([np.ravel(leaf) for leaf in leaves(value)])
@@ -383,6 +407,9 @@ def _lines(result: Result) -> list[str]:
         f"  mean      {_finite_mean(result.mean): .6g}  ± {_finite_mean(result.mean_stderr):.2g}",
         f"  variance  {_finite_mean(result.variance): .6g}  ± {_finite_mean(result.variance_stderr):.2g}",
     ]
+    if result.method != "pooled":
+        worth = [_passes(passes) for passes in plain_passes(result)]
+        lines.append(f"  as good as {worth[0]} passes of plain Monte Carlo for the mean, {worth[1]} for the variance")
     if result.S2_mean is not None:
         lines.append(
             f"  paper's S²: mean {_finite_mean(result.S2_mean):.3g}, variance {_finite_mean(result.S2_variance):.3g}"
@@ -393,6 +420,17 @@ def _lines(result: Result) -> list[str]:
         rate_Y, rate_V = variance_rates(result.levels)
         lines.append(f"correction variances fall like T^-{rate_Y:.2f} (mean) and T^-{rate_V:.2f} (variance)")
     return lines + ([""] if result.notes else []) + [f"note: {note}" for note in result.notes]
+
+
+def _passes(passes: float) -> str:
+    """A number of passes, to three digits.
+
+    >>> _passes(12.345), _passes(141674.8), _passes(float("inf"))
+    ('12.3', '142000', 'more than ten million')
+    """
+    if passes >= 1e7:
+        return "more than ten million"
+    return f"{passes:.3g}" if passes < 1000 else f"{float(f'{passes:.3g}'):.0f}"
 
 
 def level_table(levels: tuple[LevelStats, ...]) -> list[str]:

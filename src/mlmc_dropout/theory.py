@@ -10,6 +10,7 @@ first axis.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,17 @@ __all__ = [
     "cost_spent",
     "cost_uncoupled",
     "covariance_of_nested_variances",
+    "covariance_of_squared_mean_and_variance",
     "expected_S2",
+    "fourth_moment",
+    "fourth_moment_of_mean",
     "level_variances_mean",
+    "level_variances_uncoupled",
     "level_variances_variance",
     "optimal_counts",
+    "squared_mean_times_squares",
+    "squared_mean_times_variance",
+    "updated_variance",
     "variance_independent",
     "variance_nested",
     "variance_of_sample_mean",
@@ -92,6 +100,122 @@ def variance_of_sample_variance(T: ArrayLike, mu2: ArrayLike, mu4: ArrayLike | N
     return (mu4 - (T - 3.0) / (T - 1.0) * mu2**2) / T
 
 
+def fourth_moment(T: ArrayLike, mu2: ArrayLike, variance_of_V: ArrayLike) -> Any:
+    """Fourth central moment of a pass from the variance of V(T): :func:`variance_of_sample_variance` solved for μ4.
+
+    Args:
+        T: Number of passes behind V, at least 2.
+        mu2: Variance μ2 of a pass.
+        variance_of_V: Var V(T).
+
+    Returns:
+        μ4, of the broadcast shape of the arguments.
+
+    Examples:
+        >>> float(fourth_moment(5, mu2=1.0, variance_of_V=0.5))  # Gaussian
+        3.0
+    """
+    T, mu2 = np.asarray(T, dtype=float), np.asarray(mu2, dtype=float)
+    return T * np.asarray(variance_of_V, dtype=float) + (T - 3.0) / (T - 1.0) * mu2**2
+
+
+def updated_variance(T: int, Y: ArrayLike, V: ArrayLike, new: int, mean: ArrayLike, variance: ArrayLike) -> Any:
+    """Sample variance of T + n passes from those of the first T and of n new ones (eq:mlmc:variance_update).
+
+        (T+n−1) V = (T−1) V_T + (n−1) V_new + T n/(T+n) (Y_T − Y_new)²
+
+    Args:
+        T: Number T of the first passes.
+        Y: Their mean.
+        V: Their sample variance.
+        new: Number n of new passes.
+        mean: Their mean.
+        variance: Their sample variance; it does not matter for a single one.
+
+    Returns:
+        The sample variance of all.
+
+    Examples:
+        >>> float(updated_variance(2, 1.5, 0.5, 2, 6.5, 12.5)), float(np.var([1, 2, 4, 9], ddof=1))
+        (12.666666666666666, 12.666666666666666)
+    """
+    gap = np.asarray(Y, dtype=float) - np.asarray(mean, dtype=float)
+    squares = (T - 1) * np.asarray(V, dtype=float) + gap**2 * (T * new / (T + new))
+    if new > 1:
+        squares = squares + (new - 1) * np.asarray(variance, dtype=float)
+    return squares / (T + new - 1)
+
+
+def squared_mean_times_squares(T: ArrayLike, mu2: ArrayLike, mu4: ArrayLike | None = None) -> Any:
+    """E[(Y(T) − μ)² Σ ξ_i²] = μ4/T + (T−1)/T·μ2², with ξ_i = D_i − μ (eq:cov_overlap:moment_id_1).
+
+    Args:
+        T: Number of passes.
+        mu2: Variance μ2 of a pass.
+        mu4: Fourth central moment μ4 of a pass; that of :func:`closure` by default.
+
+    Returns:
+        The expectation.
+    """
+    T, mu2, mu4 = _moments(T, mu2, mu4)
+    return mu4 / T + (T - 1.0) / T * mu2**2
+
+
+def fourth_moment_of_mean(T: ArrayLike, mu2: ArrayLike, mu4: ArrayLike | None = None) -> Any:
+    """E[(Y(T) − μ)⁴] = μ4/T³ + 3(T−1)/T³·μ2² (eq:cov_overlap:moment_id_2).
+
+    Args:
+        T: Number of passes.
+        mu2: Variance μ2 of a pass.
+        mu4: Fourth central moment μ4 of a pass; that of :func:`closure` by default.
+
+    Returns:
+        The expectation.
+
+    Examples:
+        >>> float(fourth_moment_of_mean(2, mu2=1.0))  # Gaussian of variance 1/2
+        0.75
+    """
+    T, mu2, mu4 = _moments(T, mu2, mu4)
+    return (mu4 + 3.0 * (T - 1.0) * mu2**2) / T**3
+
+
+def squared_mean_times_variance(T: ArrayLike, mu2: ArrayLike, mu4: ArrayLike | None = None) -> Any:
+    """E[(Y(T) − μ)² V(T)] = μ4/T² + (T−3)/T²·μ2² (eq:cov_overlap:EY2v_simplified).
+
+    Args:
+        T: Number of passes, at least 2.
+        mu2: Variance μ2 of a pass.
+        mu4: Fourth central moment μ4 of a pass; that of :func:`closure` by default.
+
+    Returns:
+        The expectation.
+    """
+    T, mu2, mu4 = _moments(T, mu2, mu4)
+    return (mu4 + (T - 3.0) * mu2**2) / T**2
+
+
+def covariance_of_squared_mean_and_variance(T: ArrayLike, mu2: ArrayLike, mu4: ArrayLike | None = None) -> Any:
+    """Cov[(Y(T) − μ)², V(T)] = (μ4 − 3μ2²)/T², zero for Gaussian passes (eq:cov_overlap:key_cov_term).
+
+    Args:
+        T: Number of passes, at least 2.
+        mu2: Variance μ2 of a pass.
+        mu4: Fourth central moment μ4 of a pass; that of :func:`closure` by default.
+
+    Returns:
+        The covariance.
+    """
+    T, mu2, mu4 = _moments(T, mu2, mu4)
+    return (mu4 - 3.0 * mu2**2) / T**2
+
+
+def _moments(T: ArrayLike, mu2: ArrayLike, mu4: ArrayLike | None) -> tuple[Array, Array, Array]:
+    variance = np.asarray(mu2, dtype=float)
+    fourth = closure(variance) if mu4 is None else np.asarray(mu4, dtype=float)
+    return np.asarray(T, dtype=float), variance, fourth
+
+
 def covariance_of_nested_variances(fine: int, coarse: int, mu2: ArrayLike, mu4: ArrayLike | None = None) -> Any:
     """Cov[V(fine), V(coarse)] when the coarse passes are the first of the fine ones (lem:cov_overlap_var).
 
@@ -154,6 +278,31 @@ def level_variances_variance(fidelities: Sequence[int], mu2: ArrayLike = 1.0, mu
     return np.concatenate([first, excess + gaussian])
 
 
+def level_variances_uncoupled(
+    fidelities: Sequence[int], target: str, mu2: ArrayLike = 1.0, mu4: ArrayLike | None = None
+) -> Array:
+    """Level variances when the coarse and the fine estimate of an increment share no pass: their variances add up.
+
+    Args:
+        fidelities: T_0 < … < T_L.
+        target: Which estimates: "mean" for Y, "variance" for V.
+        mu2: Variance μ2 of a pass; 1 by default.
+        mu4: Fourth central moment μ4 of a pass; that of :func:`closure` by default.
+
+    Returns:
+        Level variances, of shape (L + 1, *broadcast shape of the moments).
+
+    Examples:
+        >>> level_variances_uncoupled((4, 8, 16), "mean").tolist()
+        [0.25, 0.375, 0.1875]
+    """
+    single = [
+        variance_of_sample_mean(T, mu2) if target == "mean" else variance_of_sample_variance(T, mu2, mu4)
+        for T in fidelities
+    ]
+    return np.stack([single[0], *(coarse + fine for coarse, fine in pairwise(single))])
+
+
 def expected_S2(level_variances: ArrayLike, counts: Sequence[int] | Array) -> Any:
     """Expectation of the paper's S²: E S² = Σ v_ℓ / M_ℓ (lem:mlmc:mean_moments, thm:mlmc:variance_moments).
 
@@ -177,7 +326,9 @@ def variance_nested(level_variances: ArrayLike, counts: Sequence[int] | Array) -
 
     Increments of nested samples are uncorrelated with each other, and the covariance of level 0
     with Δ_ℓ is −v_ℓ, hence  Var = v_0/M_0 + Σ v_ℓ/M_ℓ − 2 Σ_{ℓ≥1} v_ℓ / max(M_0, M_ℓ).
-    With equal counts this is the variance of plain Monte Carlo, the smallest possible.
+    It is least at equal counts M. The estimator of the mean is then the plain average of all M·T_L passes; that of the
+    variance is the average of M sample variances V(T_L), whose variance is a little above that of the sample variance
+    of all passes together.
 
     Args:
         level_variances: v_ℓ, with the level as first axis.
@@ -200,13 +351,20 @@ def cost_per_replicate(fidelities: Sequence[int], cost: str) -> NDArray[np.int64
 
     Args:
         fidelities: T_0 < … < T_L.
-        cost: Cost model: "coupled", a_ℓ = T_ℓ − T_{ℓ−1}, or "uncoupled", a_ℓ = T_ℓ.
+        cost: Cost model: "coupled", a_ℓ = T_ℓ − T_{ℓ−1}; "uncoupled", a_ℓ = T_ℓ; "separate", a_ℓ = T_ℓ + T_{ℓ−1}, what
+            increments from separate coarse and fine passes really cost.
 
     Returns:
         a, of shape (L + 1,).
+
+    Examples:
+        >>> [cost_per_replicate((4, 8, 16), cost).tolist() for cost in ("coupled", "uncoupled", "separate")]
+        [[4, 4, 8], [4, 8, 16], [4, 12, 24]]
     """
     T = np.asarray(fidelities, dtype=np.int64)
-    return np.diff(T, prepend=0) if cost == "coupled" else T
+    steps = np.diff(T, prepend=0)
+    charges: dict[str, NDArray[np.int64]] = {"coupled": steps, "uncoupled": T, "separate": 2 * T - steps}
+    return charges[cost]
 
 
 def cost_coupled(fidelities: Sequence[int], counts: Sequence[int]) -> int:
@@ -244,13 +402,14 @@ def cost_uncoupled(fidelities: Sequence[int], counts: Sequence[int]) -> int:
 def cost_spent(fidelities: Sequence[int], counts: Sequence[int], levels: str) -> int:
     """Passes that are really run.
 
-    A nested replicate runs to its deepest level; independent replicates run T_ℓ passes each. For nested levels with
-    M_0 ≥ … ≥ M_L this equals :func:`cost_coupled`, and otherwise exceeds it.
+    A nested replicate runs to its deepest level; independent replicates run T_ℓ passes each, or T_ℓ + T_{ℓ−1} where
+    coarse and fine passes are separate. For nested levels with M_0 ≥ … ≥ M_L this equals :func:`cost_coupled`, and
+    otherwise exceeds it.
 
     Args:
         fidelities: T_0 < … < T_L.
         counts: Numbers of replicates M_ℓ.
-        levels: How levels are sampled: "nested" or "independent".
+        levels: How levels are sampled: "nested", "independent" or "uncoupled".
 
     Returns:
         The number of passes.
@@ -261,6 +420,8 @@ def cost_spent(fidelities: Sequence[int], counts: Sequence[int], levels: str) ->
     """
     if levels == "independent":
         return cost_uncoupled(fidelities, counts)
+    if levels == "uncoupled":
+        return int(cost_per_replicate(fidelities, "separate") @ np.asarray(counts))
     replicates_reaching = np.maximum.accumulate(np.asarray(counts)[::-1])[::-1]
     return cost_coupled(fidelities, replicates_reaching.tolist())
 

@@ -47,11 +47,15 @@ def test_estimate_writes_everything_and_equals_the_library(call, folder):
 
 
 def test_netcdf_holds_the_same_numbers(call, folder):
-    xarray = pytest.importorskip("xarray")
-    pytest.importorskip("netCDF4")
-    assert call(*GOOD, "--budget", 64, "--out", "run", "--quiet").code == 0
+    import xarray
+
+    called = call(*GOOD, "--budget", 64, "--out", "run")
+    assert called.code == 0 and "result.nc" in called.out
+    result = md.load_result(folder / "run" / "result.npz")
     with xarray.open_dataset(folder / "run" / "result.nc") as data:
-        np.testing.assert_array_equal(data["mean"].values, md.load_result(folder / "run" / "result.npz").mean)
+        for name in ("mean", "variance", "mean_stderr", "variance_stderr", "mean_reliable"):
+            np.testing.assert_array_equal(data[name].values, getattr(result, name))
+        assert data.attrs["method"] == result.method and "netCDF4" not in sys.modules
 
 
 def test_quiet_prints_nothing_and_json_prints_one_object(call, folder):

@@ -12,7 +12,7 @@ import pytest
 
 import mlmc_dropout as md
 from mlmc_dropout.methods.base import BoundMethod
-from mlmc_dropout.methods.mlmc.adaptive import Growth
+from mlmc_dropout.methods.mlmc.adaptive import Adaptive
 from mlmc_dropout.methods.registry import SPECS, make_method
 from mlmc_dropout.methods.states import merge_states, to_blocks
 from mlmc_dropout.runtime.run import Run
@@ -149,13 +149,13 @@ def test_runs_resume_to_the_same_bits(name: str, tmp_path) -> None:
 
 def test_a_growing_ladder_is_refined_until_its_finest_level_is_negligible() -> None:
     source = _source("mlp")
-    method = make_method("mlmc", ladder=(2, 4), growth=Growth())
+    method = make_method("mlmc", ladder=(2, 4), growth=Adaptive())
     bound = method.choose(source, Goal(budget=BUDGET)).bind(source)
-    assert bound.stage == (2, 4) and bound.method.grows
+    assert bound.stage == ((2, 4), None) and bound.method.grows
     state, done = _run(bound, source, _from_left)
     refined = bound.refined(bound.summarise(state, done))
-    assert refined is not None and refined[0].at_stage((2, 4, 8, 16)).bind(source).stage == (2, 4, 8, 16)
-    assert not bound.method.at_stage((2, 4, 8)).bind(source).has_estimates(state)  # a level without replicates
+    assert refined is not None and refined[0].at_stage(((2, 4, 8, 16), None)).bind(source).stage[0] == (2, 4, 8, 16)
+    assert not bound.method.at_stage(((2, 4, 8), None)).bind(source).has_estimates(state)  # a level without replicates
 
 
 def test_an_unknown_method_is_refused_with_all_names() -> None:

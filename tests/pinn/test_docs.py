@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from mlmc_dropout.pinn import pretrained
+from mlmc_dropout.pinn.config import dump
 from mlmc_dropout.pinn.evaluation import grid
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +26,54 @@ def test_what_was_reached(name: str) -> None:
     reached = pretrained(name).summary["relative_l2_of_mean"]
     for output, percent in WANTED[name].items():
         assert [f"`{name}`", output, f"{100 * reached[output]:.2f} %", f"{percent} %"] in rows()
+
+
+def settings(name: str) -> dict[str, str]:
+    """Key -> our value, from the table of settings of a problem."""
+    section = PAGE.split(f"`{name}`\n\n| setting", 1)[1].split("\n\n", 1)[0]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines()]
+    return {row[1].strip("`"): row[-1] for row in cells if row[1].startswith("`")}
+
+
+def config(name: str) -> dict[str, str]:
+    """Key -> value, from the config file of the run that comes with the package and from what it leaves out."""
+    table = tomllib.loads(dump(pretrained(name).config))
+    sections = {key: part for key, part in table.items() if isinstance(part, dict)}
+    flat = {key: part for key, part in table.items() if key not in sections}
+    flat |= {f"{section}.{key}": part for section, entries in sections.items() for key, part in entries.items()}
+    return {key: str(part) for key, part in flat.items()}
+
+
+# How a run is carried out, not what it learns; the inverse run never changes its learning rate.
+OWN = {"problem", "window", "compile", "checkpoint_seconds", "evaluation_passes"}
+
+
+@pytest.mark.parametrize(
+    ("name", "unused"), [("boundary-layer", set()), ("source-inference", {"optimizer.decay_every"})]
+)
+def test_the_table_of_settings_is_complete_and_that_of_the_run(name: str, unused: set[str]) -> None:
+    table, run = settings(name), config(name)
+    assert set(table) == set(run) - OWN - unused
+    assert table == {key: run[key] for key in table}
+    assert config(name) == config(name) | {"seed": "0"}
+
+
+def test_a_wrong_setting_is_noticed() -> None:
+    """Negative control: the tables of the two problems do not fit each other's runs."""
+    table = settings("boundary-layer")
+    assert table != {key: config("source-inference").get(key) for key in table}
+
+
+def test_other_seeds() -> None:
+    names = sorted(path.name for path in (ROOT / "src" / "mlmc_dropout" / "pinn" / "weights").iterdir())
+    assert len([name for name in names if name.startswith("boundary-layer")]) == 5
+    for name in names:
+        run = pretrained(name)
+        errors, spread = run.summary["relative_l2_of_mean"], run.summary["rms_std"]
+        percent = [f"{100 * errors[out]:.2f} %" if out in errors else "–" for out in "uf"]
+        deviations = [f"{spread[out]:.4f}" if out in spread else "–" for out in "uf"]
+        omega = getattr(run.problem, "omega", "–")
+        assert [f"`{name}`", str(run.config.epochs), omega, *percent, *deviations] in rows()
 
 
 def test_the_spread_that_was_reached() -> None:

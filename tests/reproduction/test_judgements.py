@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import numpy as np
 import pytest
 
-from mlmc_dropout.reproduction import EXPERIMENTS, logit_model, rates
+from mlmc_dropout.reproduction import EXPERIMENTS, fixed_cost, logit_model, plans, rates, separate_runs
+from mlmc_dropout.reproduction.cost_curves import KEYS, LABELS
 from mlmc_dropout.reproduction.f3_dropout_rate import PRINTED as PRINTED_FIT
-from mlmc_dropout.reproduction.verdict import outcome
+from mlmc_dropout.reproduction.verdict import Outcome, outcome
 from testing.small_surrogates import inverse
 
 T = rates.fidelities(rates.PROFILES["paper"])
@@ -48,21 +52,30 @@ def test_a_biased_sample_variance_is_noticed() -> None:
     assert judged("I3", rate_data("uf", seed=1, biased=True)) == "not reproduced"
 
 
-def fit_data(shift: float = 0.0) -> dict:
+def fit_data(shift: float = 0.0, noise: float = 0.03, same: bool = False) -> dict:
     p = np.linspace(0.03, 0.97, 20)
-    noise = np.random.default_rng(0).normal(size=(4, 20)) * 0.03
+    errors = np.random.default_rng(0).normal(size=(4, 20)) * noise
     curves = [logit_model.model(p, *(a[0] for a in PRINTED_FIT[key])) + shift * p for key in "YV"]
-    trained = {key: np.exp(c + n).tolist() for key, c, n in zip("YV", curves, noise, strict=False)}
-    other = {key: np.exp(np.log(p / (1 - p)) + n).tolist() for key, n in zip("YV", noise[2:], strict=True)}
-    return {"p": p.tolist(), "T": 1, "T_untrained": 1, "trained": trained, "untrained": other}
+    trained = {key: (10 * np.exp(c + n)).tolist() for key, c, n in zip("YV", curves, errors, strict=False)}
+    other = {key: np.exp(np.log(p / (1 - p)) + n).tolist() for key, n in zip("YV", errors[2:], strict=True)}
+    untrained = trained if same else other
+    return {"p": p.tolist(), "T": 10_000, "T_untrained": 10_000, "M": 10, "trained": trained, "untrained": untrained}
+
+
+def falling_fit() -> dict:
+    data = fit_data()
+    return data | {"trained": {key: values[::-1] for key, values in data["trained"].items()}}
 
 
 def test_dropout_rate() -> None:
     assert judged("F3", fit_data()) == "reproduced"
     assert judged("F3", fit_data(shift=1.0)) == "reproduced with a stated difference"
-    falling = fit_data()
-    falling["trained"]["Y"] = falling["trained"]["Y"][::-1]
-    assert judged("F3", falling) == "not reproduced"
+    assert judged("F3", falling_fit()) == "not reproduced"
+
+
+def test_the_paper_fits_S2_and_not_the_sample_variance() -> None:
+    """Negative control: without the division by M the level α1 is off by log M."""
+    assert judged("F3", fit_data() | {"M": 1}) == "reproduced with a stated difference"
 
 
 def curve_data(bias: float, T: tuple[int, ...] = (10, 10_000), scale: float = 1.0) -> dict:
@@ -92,13 +105,129 @@ def test_means(bias: float, expected: str) -> None:
     assert judged("I1", curve_data(bias)) == expected
 
 
+def reversed_runs(data: dict) -> dict:
+    return data | {"runs": data["runs"][::-1]}
+
+
 def test_deviations() -> None:
-    assert judged("I2", curve_data(0.0, scale=3.0)) == "reproduced"
+    assert judged("I2", curve_data(0.0, scale=0.5)) == "reproduced"
+    assert judged("I2", curve_data(0.0, scale=3.0)) == "reproduced with a stated difference"
     assert judged("I2", curve_data(0.0, scale=1.0)) == "not reproduced", "no mismatch, no claim"
+    assert judged("I2", reversed_runs(curve_data(0.0, scale=0.5))) == "not reproduced"
+
+
+def band_data() -> dict:
+    return curve_data(0.0, (10, 100, 1000, 10_000), scale=5.0)
 
 
 def test_bands() -> None:
-    data = curve_data(0.0, (10, 100, 1000, 10_000), scale=5.0)
-    assert judged("F1", data) == "reproduced"
-    data["runs"] = data["runs"][::-1]
-    assert judged("F1", data) == "not reproduced"
+    assert judged("F1", band_data()) == "reproduced"
+    assert judged("F1", reversed_runs(band_data())) == "not reproduced"
+
+
+def allocation_data(outputs: str, optimum: str = "theory", budget: int = 1000, worth: float = 2.2) -> dict:
+    """An allocation test whose empirical optimum is where theory has it, or where the paper prints it."""
+    moments = {out: {"mu2": [1.0] * 3, "mu4": [3.0] * 3} for out in outputs}
+    data: dict[str, Any] = {"ladder": [4, 8, 16], "budget": budget, "allocations": 1, "moments": moments}
+    counts = separate_runs.allocations((4, 8, 16), budget, 4)
+    found: dict[str, Any] = {}
+    separate: dict[str, Any] = {}
+    for out in outputs:
+        found[out], separate[out] = {}, {}
+        for key in "YV":
+            theory = fixed_cost.theory_best(data, out, key).centre
+            centre = theory if optimum == "theory" else fixed_cost.PRINTED[key]
+            found[out][key] = {
+                "centre": centre,
+                "single": [round(m) for m in centre],
+                "low": [m - 1 for m in centre],
+                "high": [m + 1 for m in centre],
+                "levels": fixed_cost.level_variances(data, out, key),
+                "one_repetition": {"centre_sd": [1.0] * 3},
+            }
+            separate[out][key] = np.hypot(*(counts[:, 1:] - np.asarray(centre[1:])).T).tolist()
+    plan = {"name": "", "counts": [1], "cost": budget, "outputs": {}}
+    for out in outputs:
+        units = {key: plans.plain_variance(moments[out], key, budget) for key in "YV"}
+        plan["outputs"][out] = {
+            key: {"variance": worth * u, "low": 0.9 * worth * u, "high": 1.1 * worth * u, "stderr2": u, "S2": 6 * u}
+            for key, u in units.items()
+        }
+    return data | {"found": found, "plans": [plan] * 6, "separate": {"step": 4, "norms": separate}}
+
+
+@pytest.mark.parametrize(("name", "outputs"), [("F4", "u"), ("I4", "uf")])
+def test_allocations(name: str, outputs: str) -> None:
+    assert judged(name, allocation_data(outputs)) == "reproduced with a stated difference"
+    assert judged(name, allocation_data(outputs, optimum="printed")) == "not reproduced"
+
+
+def cost_data(multilevel: float, auto: float = 0.1, reference: float = 1.0) -> dict:
+    """Curves with mean squared errors ∝ 1/passes and factors of plain Monte Carlo's."""
+    factors = dict.fromkeys(LABELS, multilevel) | {"plain": 1.0, "auto": auto}
+    spread = [0.9, 1.1, 1.0, 0.95, 1.05]
+
+    def curves(methods: Iterable[str]) -> dict:
+        return {
+            method: [
+                {
+                    "budget": c,
+                    "cost": float(c),
+                    "squares": {key: [factors[method] * s / c for s in spread] for key in KEYS},
+                    "reference_noise": dict.fromkeys(KEYS, 0.0),
+                }
+                for c in (100, 1000)
+            ]
+            for method in methods
+        }
+
+    agreement = {key: {"ratio": reference, "limit": 2.0} for key in KEYS}
+    network = {"agreement": agreement, "curves": curves(LABELS), "long": curves(("plain", "nested", "independent"))}
+    return {"networks": dict.fromkeys(EXPERIMENTS["H"].surrogates, network), "long_ladder": [16, 32, 64]}
+
+
+def test_headline() -> None:
+    assert judged("H", cost_data(0.5)) == "reproduced"
+    assert judged("H", cost_data(2.2)) == "not reproduced"
+    assert judged("H", cost_data(1.0)) == "not reproduced", "no gain is no gain"
+
+
+DOCTORED: dict[str, Callable[[], list[dict]]] = {
+    "H": lambda: [cost_data(0.5), cost_data(2.2, auto=2.0, reference=3.0)],
+    "F1": lambda: [band_data(), reversed_runs(band_data())],
+    "F2": lambda: [rate_data("u"), rate_data("u", power=0.9)],
+    "F3": lambda: [fit_data(), fit_data(shift=1.0), falling_fit(), fit_data(noise=2.5), fit_data(same=True)],
+    "F4": lambda: [
+        allocation_data("u"),
+        allocation_data("u", optimum="printed"),
+        allocation_data("u", budget=900, worth=0.5),
+    ],
+    "I1": lambda: [curve_data(0.0), curve_data(0.05)],
+    "I2": lambda: [
+        curve_data(0.0, scale=0.5),
+        curve_data(0.0, scale=1.0),
+        reversed_runs(curve_data(0.0, scale=0.5)),
+    ],
+    "I3": lambda: [rate_data("uf", 1), rate_data("uf", power=1.1), rate_data("uf", 1, biased=True)],
+    "I4": lambda: [
+        allocation_data("uf"),
+        allocation_data("uf", optimum="printed"),
+        allocation_data("uf", budget=900, worth=0.5),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_every_check_can_come_out_both_ways(name: str) -> None:
+    """Doctored numbers make each check of each experiment hold once and fail once."""
+    answers: dict[int, set[bool]] = {}
+    verdicts = set()
+    for data in DOCTORED[name]():
+        checks = EXPERIMENTS[name].judge(data).checks
+        verdicts.add(outcome(checks))
+        for place, check in enumerate(checks):
+            answers.setdefault(place, set()).add(check.holds)
+    statements = EXPERIMENTS[name].judge(DOCTORED[name]()[0]).checks
+    stuck = [statements[place].statement for place, seen in answers.items() if seen != {True, False}]
+    assert stuck == []
+    assert Outcome.FAILED in verdicts and len(verdicts) > 1

@@ -1,4 +1,4 @@
-"""All eight experiments from end to end, tiny: files, resuming, refusals."""
+"""All nine experiments from end to end, tiny: files, resuming, refusals."""
 
 from __future__ import annotations
 
@@ -16,8 +16,16 @@ from mlmc_dropout.reproduction import EXPERIMENTS, evidence, reproduce, runner, 
 from testing.small_surrogates import forward, load
 
 _RATES = {"highest": 60, "count": 4, "replicates": 4, "moment_passes": 50}
-_COST = {"repetitions": 3, "plan_repetitions": 2, "moment_passes": 50, "budget": 120}
+_COST = {"repetitions": 3, "plan_repetitions": 2, "moment_passes": 50, "budget": 120, "step": 4}
 TINY: dict[str, dict[str, Any]] = {
+    "H": {
+        "points": 2,
+        "costs": [60, 120],
+        "long": {"ladder": [4, 8], "budget": 60},
+        "repetitions": 2,
+        "reference": 200,
+        "check": 50,
+    },
     "F1": {"fidelities": [4, 8, 16, 32]},
     "F2": _RATES,
     "F3": {"count": 6, "fidelity": 8, "fidelity_untrained": 4, "replicates": 3},
@@ -41,7 +49,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setitem(evidence.SIMULATIONS, "quick", 3)
         verdicts = run(["all"], out)
     assert [v.id for v in verdicts] == list(EXPERIMENTS)
-    assert len(summary_table(verdicts).splitlines()) == 8
+    assert len(summary_table(verdicts).splitlines()) == 9
     return out
 
 

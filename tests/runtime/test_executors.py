@@ -8,7 +8,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
@@ -20,6 +19,7 @@ import mlmc_dropout as md
 from mlmc_dropout.errors import ExecutionError, NonFiniteOutputError
 from mlmc_dropout.result import Status
 from mlmc_dropout.runtime import executors, worker
+from mlmc_dropout.runtime.processes import Processes
 from testing.runs import METHODS, Shuffled, digest, small
 
 GOAL = {"tolerance": 0.012, "tolerance_variance": 0.02}
@@ -146,52 +146,12 @@ def test_processes_of_our_own_give_the_same_bits_and_one_thread_each():
     expected = digest(md.estimate(model, x, method="mlmc", **GOAL))
     results = {n: digest(md.estimate(model, x, method="mlmc", executor=n, **GOAL)) for n in (1, 2, 4)}
     assert set(results.values()) == {expected}
-    pool = executors._Own(1)
-    assert pool.submit(torch.get_num_threads).result() >= 1
+    pool = Processes(1)
+    assert pool.submit(None, torch.get_num_threads).result() >= 1
     item = worker.Item("job", 0, 0, 0, None, None, (), ("elsewhere", 0))
-    assert pool.submit(worker.perform, item).result().missing  # has run a piece of work now
-    assert pool.submit(torch.get_num_threads).result() == 1
+    assert pool.submit(None, worker.perform, item).result().missing  # has run a piece of work now
+    assert pool.submit(None, torch.get_num_threads).result() == 1
     pool.close(orderly=True)
-
-
-@contextlib.contextmanager
-def killing_workers(times: int):
-    """SIGKILL a worker process of the pools in use, several times, from another thread."""
-    victims, stop = [], threading.Event()
-    start = executors._Own._start
-    pools = []
-
-    def started(self):
-        start(self)
-        pools.append(self._pool)
-
-    def kill():
-        while len(victims) < times and not stop.wait(0.05):
-            for process in list((pools[-1]._processes or {}).values() if pools else ()):
-                if process.pid not in victims and process.is_alive() and stop.wait(0.3) is False:
-                    victims.append(process.pid)
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(process.pid, signal.SIGKILL)
-                    break
-
-    executors._Own._start = started
-    thread = threading.Thread(target=kill)
-    thread.start()
-    try:
-        yield victims
-    finally:
-        stop.set()
-        thread.join()
-        executors._Own._start = start
-
-
-def test_workers_that_are_killed_are_replaced_and_no_bit_changes():
-    model, x = small(rows=50)
-    expected = md.estimate(model, x, method="pooled", budget=30_000)
-    with killing_workers(2) as victims:
-        result = md.estimate(model, x, method="pooled", budget=30_000, executor=2)
-    assert victims
-    assert digest(result) == digest(expected)
 
 
 def test_a_foreign_pool_that_breaks_is_a_clear_error_and_the_run_can_be_resumed(tmp_path):

@@ -19,8 +19,9 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import mlmc_dropout as md
 from mlmc_dropout.errors import InputError, ModelError
-from mlmc_dropout.sampling.inputs import Batch, Constant, batches_of, positional_arguments
+from mlmc_dropout.sampling.inputs import Batch, Constant, batches_of
 from mlmc_dropout.sampling.outputs import Structure, non_finite_message
+from mlmc_dropout.sampling.signature import Signature
 from testing.zoo import Lambda
 
 N = 5
@@ -234,8 +235,7 @@ ROW_IDS = ["torch.arange(N)", "[ids]"]
         ({"adj": SPARSE.to_sparse_coo(), "a": A}, ["x['adj']", ".to_dense()"]),
         (JAGGED, ["nested", ".to_padded_tensor"]),
         (np.ma.masked_array(A.numpy(), A.numpy() > 1), ["masked", ".filled("]),
-        (pd.DataFrame({"a": [1.0], "b": ["one"]}), ["not numbers", ".astype(float)"]),
-        (TensorDataset(A), ["TensorDataset", "DataLoader(dataset, batch_size="]),
+        (pd.DataFrame({"a": [1.0], "b": ["one"]}), ["column 'b'", "'one'", "encode"]),
         (Samples(), ["Samples", "DataLoader(dataset, batch_size="]),
         ("text", ["str", "tensor"]),
         (Constant(A), ["no rows"]),
@@ -327,7 +327,7 @@ class Static(nn.Module):
     ],
 )
 def test_positional_arguments(model: Any, count: int | None) -> None:
-    assert positional_arguments(model) == count
+    assert Signature.of(model).positional == count
 
 
 LABELS = torch.arange(N)
@@ -348,20 +348,23 @@ LABELS = torch.arange(N)
     ],
 )
 def test_labels_of_loaders_are_left_out(item: Any, arity: int | None, arguments: int) -> None:
-    (batch,) = batches_of([item], None, None, arity)
+    takes = {None: lambda *a: a, 1: lambda a: a, 2: lambda a, b: a, 3: lambda a, b, c=0: a}[arity]
+    (batch,) = batches_of([item], None, None, Signature.of(takes))
     assert len(batch.args) == arguments and batch.rows == N
     assert batch.values[0] is not None and torch.equal(batch.values[0], A)
 
 
 def test_a_tuple_is_not_a_loader() -> None:
-    (batch,) = batches_of((A, LABELS), None, None, 1)
+    with pytest.raises(InputError, match="3 positional inputs, but Static takes 1"):
+        list(batches_of((A, LABELS, A), None, None, Signature.of(Static())))
+    (batch,) = batches_of((A, LABELS), None, None, Signature.of(Labelled()))
     assert len(batch.args) == 2
 
 
 def test_a_loader_with_labels() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.2), nn.Linear(4, 1))
     loader = DataLoader(TensorDataset(A, LABELS), batch_size=2)
-    batches = list(batches_of(loader, None, None, positional_arguments(model)))
+    batches = list(batches_of(loader, None, None, Signature.of(model)))
     assert [batch.rows for batch in batches] == [2, 2, 1]
     assert torch.equal(torch.cat([batch.args[0] for batch in batches]), A)
     assert all(len(batch.args) == 1 for batch in batches)

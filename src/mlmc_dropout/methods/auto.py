@@ -9,7 +9,7 @@ import numpy as np
 
 from mlmc_dropout.methods.base import Method
 from mlmc_dropout.methods.control_variate import GRADIENT_MASKS, ControlVariate, affordable
-from mlmc_dropout.methods.paired_designs import SHORT, UNKNOWN_BUDGET, preparation_cost, times
+from mlmc_dropout.methods.paired_designs import SHORT, UNKNOWN_BUDGET, preparation_cost
 from mlmc_dropout.methods.pilot import Look, Pilot, affordable_look
 from mlmc_dropout.methods.pooled import Pooled
 from mlmc_dropout.methods.stratified import Stratified
@@ -104,10 +104,7 @@ def _decide(source: Source, goal: Goal, look: Look) -> Pooled | Stratified | Con
     needs = pilot.needs(goal)
     candidates = [c for c in pilot.candidates() if budget >= FEWEST_FOR_DESIGNS or not isinstance(c.method, Stratified)]
     best = min(candidates, key=lambda candidate: candidate.price(goal, needs))
-    reason = (
-        f"auto chose {best.words}: a pilot predicts {times(best.gain)} times fewer passes for the mean and "
-        f"{times(best.gain_V)} times fewer for the variance than plain Monte Carlo."
-    )
+    reason = f"auto chose {best.words}: the cheapest way by a pilot."
     method = replace(best.method, reason=reason, overhead=look.cost)
     if isinstance(method, ControlVariate) and goal.has_tolerance:
         # The expansion makes up for short designs, and more of them give better standard errors.

@@ -34,7 +34,7 @@ from mlmc_dropout.surrogates.linear import Expansion
 from mlmc_dropout.surrogates.linear_head import Head, reduced_passes
 from mlmc_dropout.surrogates.quadratic import Quadratic
 
-__all__ = ["BoundDesigns", "PreparedRows", "as_array", "design_length", "drops_evenly", "preparation_cost", "times"]
+__all__ = ["BoundDesigns", "PreparedRows", "as_array", "design_length", "drops_evenly", "preparation_cost"]
 
 Array = NDArray[np.float64]
 
@@ -220,7 +220,7 @@ class BoundDesigns(NoRefinement):
             variance_stderr,
             cost,
             levels=levels,
-            notes=tuple(self._notes(levels)),
+            notes=tuple(self._notes()),
             overhead=self.overhead,
             trust=_trust(state, found, mean_stderr, variance_stderr),
         )
@@ -253,15 +253,9 @@ class BoundDesigns(NoRefinement):
             gain_V=gain_V,
         )
 
-    def _notes(self, levels: tuple[LevelEstimate, ...]) -> Iterator[str]:
-        last = levels[-1]
-        assert last.gain is not None and last.gain_V is not None
+    def _notes(self) -> Iterator[str]:
         if self.reason:
             yield self.reason
-        yield (
-            f"Plain Monte Carlo would need {times(_median(last.gain))} times as many passes for the mean and "
-            f"{times(_median(last.gain_V))} times as many for the variance (medians over inputs and outputs)."
-        )
         if self.heads:
             names = ", ".join(map(repr, self.heads))
             yield f"The outputs are affine in the units dropped at {names}, which were averaged out in closed form."
@@ -351,22 +345,3 @@ def _worth(source: Source, budget: float, T: int, surrogate: bool) -> float:
     uneven = max(((f := p * T % 1.0) * (1.0 - f) / (T * p * (1.0 - p)) for p in rates), default=0.0)
     used = designs * (T if surrogate else T - 1)
     return float(used / (beyond + (1.0 - beyond) * uneven) * min(1.0, designs / TRUSTED) ** 0.25)
-
-
-def times(gain: float) -> str:
-    """A gain in words: two digits are all it is known to.
-
-    Args:
-        gain: How many times fewer passes.
-
-    Returns:
-        Its digits.
-    """
-    if gain >= 1e4:
-        return "more than 10 000"
-    return f"{gain:.0f}" if gain >= 10 else f"{gain:.1f}"
-
-
-def _median(values: Array) -> float:
-    finite = values[np.isfinite(values)]
-    return float(np.median(finite)) if finite.size else float("inf")

@@ -171,7 +171,7 @@ def _netcdf(result: Result, path: Path) -> bool:
     try:
         data = result.to_xarray()
         with replacing(path) as scratch:
-            data.to_netcdf(scratch)
+            data.to_netcdf(scratch, engine="h5netcdf")
     except (MissingExtraError, ImportError, ValueError):
         return False
     return True

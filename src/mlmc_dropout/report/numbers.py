@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlmc_dropout import theory
-from mlmc_dropout.result import Result, leaves
+from mlmc_dropout.result import Result, leaves, plain_passes
 
 __all__ = ["Comparison", "Matrices", "average", "compare", "matrices", "matrix"]
 
@@ -119,23 +118,12 @@ class Comparison:
 
 
 def compare(result: Result) -> Comparison:
-    """Passes per input with which plain Monte Carlo would reach the standard errors of a result.
-
-    For the mean c = Σ μ2 / Σ stderr². For the variance c solves Σ Var V(c) = Σ stderr² with μ4 = 3 μ2² (the closure:
-    passes are taken as Gaussian), hence c = 2 Σ μ2² / Σ stderr² + 1. Sums are over inputs and components.
+    """A result beside plain Monte Carlo: the one gain that terminal and page state.
 
     Args:
-        result: The result; one of plain Monte Carlo needs what it spent.
+        result: The result.
 
     Returns:
-        Both numbers of passes beside those spent.
+        Passes spent, and those of plain Monte Carlo for the same standard errors.
     """
-    m = matrices(result)
-    mu2 = np.maximum(m.variance, 0.0)
-    if result.method == "pooled":
-        return Comparison(result.cost, result.cost, result.cost)
-    squares_mean, squares_variance = np.square(m.mean_stderr).sum(), np.square(m.variance_stderr).sum()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        plain_mean = float(mu2.sum() / squares_mean)
-        plain_variance = float(theory.closure(mu2).sum() - np.square(mu2).sum()) / squares_variance + 1
-    return Comparison(result.cost, plain_mean, float(plain_variance))
+    return Comparison(result.cost, *plain_passes(result))

@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mlmc_dropout.reproduction.surrogates import Surrogate
 from mlmc_dropout.reproduction.verdict import Judgement, Table
-from mlmc_dropout.reproduction.work import Work
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,12 +21,12 @@ class Experiment:
     ``compute`` alone costs time, and its data are kept. ``judge``, ``draw`` and ``rows`` read nothing but these data.
 
     Attributes:
-        id: F1 … F4 for the forward problem, I1 … I4 for the inverse one.
+        id: H for the headline, F1 … F4 for the forward problem, I1 … I4 for the inverse one.
         title: What it shows.
         claim: What the paper says.
-        surrogate: Name of the network.
+        surrogates: Names of its networks.
         profiles: Settings by profile, ``"quick"`` and ``"paper"``.
-        compute: Makes plain data from the surrogate and the settings.
+        compute: Makes plain data from the networks, the settings and the ``Work`` that remembers what is done.
         judge: Makes checks, quantities and tables from the data.
         draw: Makes figures by file name from the data.
         rows: Makes the CSV file from the data.
@@ -37,9 +35,9 @@ class Experiment:
     id: str
     title: str
     claim: str
-    surrogate: str
+    surrogates: tuple[str, ...]
     profiles: Mapping[str, Mapping[str, Any]]
-    compute: Callable[[Surrogate, Mapping[str, Any], Work], dict[str, Any]]
+    compute: Callable[..., dict[str, Any]]
     judge: Callable[[Mapping[str, Any]], Judgement]
     draw: Callable[[Mapping[str, Any]], dict[str, Figure]]
     rows: Callable[[Mapping[str, Any]], Table]

@@ -154,7 +154,7 @@ EXPERIMENT = Experiment(
     id="F1",
     title="Mean and bands at increasing fidelity, forward problem",
     claim="Increasing T reduces the visible sampling noise and gives smoother uncertainty bands.",
-    surrogate="boundary-layer",
+    surrogates=("boundary-layer",),
     profiles={
         "paper": {"fidelities": [10, 100, 1000, 10_000], "seed": 1000},
         "quick": {"fidelities": [10, 50, 250, 1250], "seed": 1000},

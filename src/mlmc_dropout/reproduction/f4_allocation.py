@@ -7,12 +7,14 @@ from mlmc_dropout.reproduction.experiment import Experiment
 
 __all__ = ["EXPERIMENT"]
 
+STEPS = {"paper": 4, "quick": 8}  # of the lattice of separate runs
+
 EXPERIMENT = Experiment(
     id="F4",
     title="Fixed-cost allocation, forward problem",
     claim="At a fixed coupled cost, S² is least at the allocation that theory gives.",
-    surrogate="boundary-layer",
-    profiles={name: {**settings, "seed": 4000} for name, settings in fixed_cost.PROFILES.items()},
+    surrogates=("boundary-layer",),
+    profiles={name: {**fixed_cost.PROFILES[name], "seed": 4000, "step": step} for name, step in STEPS.items()},
     compute=fixed_cost.compute,
     judge=fixed_cost.judge,
     draw=fixed_cost_figures.draw,

@@ -20,7 +20,7 @@ __all__ = ["EXPERIMENT", "PROFILES", "draw_curves", "errors"]
 
 Data = Mapping[str, Any]
 
-_VISIBLE = 0.02
+_VISIBLE, _CONVERGED = 0.02, 0.5
 
 PROFILES = {
     "paper": {"fidelities": [10, 10_000], "seed": 5000},
@@ -76,7 +76,9 @@ def table(data: Data) -> Table:
 
 
 def judge(data: Data) -> Judgement:
-    """Claims: the error falls with T, to what a plot cannot show. Agreement: bias is negligible beside the noise.
+    """Claims: the error falls with T, to what a plot cannot show, and bias is negligible beside the noise.
+
+    Agreement: even at the highest fidelity no bias shows.
 
     Args:
         data: What :func:`curves.compute` returns.
@@ -97,14 +99,15 @@ def judge(data: Data) -> Judgement:
 
 def _checks(out: str, low: int, high: int, first: Mapping[str, float], last: Mapping[str, float]) -> list[Check]:
     """The statements about one output at fidelities ``low`` and ``high``."""
-    falls, close = last["error"] < first["error"], last["relative_l1"] <= _VISIBLE
+    falls, close = last["error"] <= _CONVERGED * first["error"], last["relative_l1"] <= _VISIBLE
     small, none = last["bias"] < first["noise"], last["bias_low"] == 0.0
     return [
         Check(
             "claim",
-            f"the error of the mean of {out} is smaller at T = {high} than at T = {low}",
+            f"the mean of {out} converges: its error at T = {high} is at most half of that at T = {low}",
             falls,
-            f"{out}: rms error {first['error']:.3g} at T = {low}, {last['error']:.3g} at T = {high}.",
+            f"{out}: rms error {first['error']:.3g} at T = {low}, {last['error']:.3g} at T = {high}"
+            + ("." if falls else f"; noise alone would fall by a factor of {(high / low) ** 0.5:.0f}."),
         ),
         Check(
             "claim",
@@ -113,8 +116,8 @@ def _checks(out: str, low: int, high: int, first: Mapping[str, float], last: Map
             f"{out}: relative L1 error {last['relative_l1']:.2%} at T = {high}.",
         ),
         Check(
-            "agreement",
-            f"the bias of {out} is below the Monte Carlo noise at T = {low}",
+            "claim",
+            f"epistemic error is negligible: the bias of {out} is below the Monte Carlo noise at T = {low}",
             small,
             f"{out}: the bias, {last['bias']:.2g}, is {'below' if small else 'above'} the noise at T = {low}, "
             f"{first['noise']:.2g}.",
@@ -180,7 +183,7 @@ EXPERIMENT = Experiment(
     id="I1",
     title="Predictive means, inverse problem",
     claim="The means converge to the exact means as T grows; epistemic error is negligible beside the noise.",
-    surrogate="source-inference",
+    surrogates=("source-inference",),
     profiles=PROFILES,
     compute=curves.compute,
     judge=judge,

@@ -148,6 +148,7 @@ def fit(p: ArrayLike, y: ArrayLike) -> LogitFit:
         xtol=1e-14,
         ftol=1e-14,
         gtol=1e-14,
+        max_nfev=5000,
     )
     squares = float(np.square(y - model(p, *a)).sum())
     total = float(np.square(y - y.mean()).sum())

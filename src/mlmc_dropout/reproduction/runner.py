@@ -16,6 +16,7 @@ from mlmc_dropout.reproduction import (
     f3_dropout_rate,
     f4_allocation,
     figures,
+    h_headline,
     i1_means,
     i2_deviations,
     i3_rates,
@@ -29,11 +30,12 @@ from mlmc_dropout.reproduction.work import Bar, Lines, ProgressCallback, Work
 
 __all__ = ["EXPERIMENTS", "PROFILES", "reproduce", "summary_table"]
 
-_MODULES = (f1_bands, f2_rates, f3_dropout_rate, f4_allocation, i1_means, i2_deviations, i3_rates, i4_allocation)
+_FORWARD, _INVERSE = (f1_bands, f2_rates, f3_dropout_rate, f4_allocation), (i1_means, i2_deviations, i3_rates)
+_MODULES = (h_headline, *_FORWARD, *_INVERSE, i4_allocation)
 EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.id: module.EXPERIMENT for module in _MODULES}
 PROFILES = ("quick", "paper")
 
-FORMAT = 1  # raise it when computed numbers change their meaning: kept numbers are then computed again
+FORMAT = 2  # raise it when computed numbers change their meaning: kept numbers are then computed again
 
 
 def reproduce(
@@ -42,7 +44,7 @@ def reproduce(
     out: Path,
     progress: bool = True,
     *,
-    load: Callable[[str], surrogates.Surrogate] = surrogates.load,
+    load: Callable[[str], surrogates.Network] = surrogates.load,
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[Verdict]:
     """Run experiments and write ``out/<id>/`` for each, then ``out/summary.json``.
@@ -55,7 +57,7 @@ def reproduce(
         profile: ``"quick"`` (minutes) or ``"paper"`` (the printed settings).
         out: Folder for figures, numbers and verdicts.
         progress: Whether to show how far it is, on stderr.
-        load: Gives a surrogate by its name.
+        load: Gives a network by its name.
         overrides: Settings to replace, by experiment.
 
     Returns:
@@ -67,12 +69,14 @@ def reproduce(
     """
     experiments = _select(ids, profile)
     figures.canvas(1, 1)  # a missing plotting library is noticed before any work is done
-    loaded = {name: load(name) for name in dict.fromkeys(experiment.surrogate for experiment in experiments)}
+    names = [name for experiment in experiments for name in experiment.surrogates]
+    loaded = {name: load(name) for name in dict.fromkeys(names)}
     show = (Bar() if sys.stderr.isatty() else Lines()) if progress else None
     verdicts = []
     for experiment in experiments:
         settings = {**experiment.profiles[profile], **(overrides or {}).get(experiment.id, {})}
-        verdicts.append(_run(experiment, settings, loaded[experiment.surrogate], out / experiment.id, show))
+        networks = tuple(loaded[name] for name in experiment.surrogates)
+        verdicts.append(_run(experiment, settings, networks, out / experiment.id, show))
     complete = len(experiments) == len(EXPERIMENTS)
     if complete:
         _evidence(out / "evidence.json", profile, show)
@@ -93,12 +97,12 @@ def _select(ids: Sequence[str], profile: str) -> list[Experiment]:
 def _run(
     experiment: Experiment,
     settings: Mapping[str, Any],
-    surrogate: surrogates.Surrogate,
+    networks: Sequence[surrogates.Network],
     folder: Path,
     show: ProgressCallback | None,
 ) -> Verdict:
     folder.mkdir(parents=True, exist_ok=True)
-    numbers = _numbers(experiment, settings, surrogate, folder, show)
+    numbers = _numbers(experiment, settings, networks, folder, show)
     data = numbers["data"]
     verdict = conclude(
         experiment.id, experiment.title, experiment.claim, experiment.judge(data), settings, numbers["seconds"]
@@ -113,12 +117,13 @@ def _run(
 def _numbers(
     experiment: Experiment,
     settings: Mapping[str, Any],
-    surrogate: surrogates.Surrogate,
+    networks: Sequence[surrogates.Network],
     folder: Path,
     show: ProgressCallback | None,
 ) -> dict[str, Any]:
     """The kept numbers if they are of the same settings and weights, else fresh ones."""
-    fingerprint = storage.fingerprint(FORMAT, experiment.id, dict(settings), surrogate.fingerprint())
+    weights = {network.name: network.fingerprint() for network in networks}
+    fingerprint = storage.fingerprint(FORMAT, experiment.id, dict(settings), weights)
     kept = storage.read_json(folder / "numbers.json")
     if kept is not None and kept.get("fingerprint") == fingerprint:
         if show is not None:
@@ -126,11 +131,11 @@ def _numbers(
         return kept
     work = Work(folder / "partial.jsonl", fingerprint, experiment.id, show)
     started = time.perf_counter()
-    data = experiment.compute(surrogate, settings, work)
+    data = experiment.compute(*networks, settings, work)
     numbers = {
         "fingerprint": fingerprint,
         "settings": dict(settings),
-        "surrogate": {"name": surrogate.name, "fingerprint": surrogate.fingerprint()},
+        "surrogates": weights,
         "seconds": round(time.perf_counter() - started, 1),
         **storage.versions(),
         "data": data,

@@ -7,20 +7,22 @@ changes nothing in the result.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
-import signal
 import socket
+import time
 import uuid
 from asyncio import CancelledError
 from collections.abc import Sequence
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from multiprocessing import get_all_start_methods, get_context
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol, Self
 
 from mlmc_dropout.errors import ExecutionError, InputError
 from mlmc_dropout.methods.base import State, Task
+from mlmc_dropout.runtime.processes import Processes
 from mlmc_dropout.runtime.run import Run
 from mlmc_dropout.runtime.transport import Delivered, Files, Transport
 from mlmc_dropout.runtime.worker import Item, Reply, perform
@@ -28,7 +30,9 @@ from mlmc_dropout.runtime.worker import Item, Reply, perform
 __all__ = ["Remote", "Serial", "TaskPool", "task_pool_for"]
 
 WORTH_SENDING = 0.25  # seconds of work that are worth sending
-ATTEMPTS = 4  # times a piece of work is tried when workers die over it
+ATTEMPTS = 8  # times a piece of work is tried when workers die over it
+LOOK = 1.0  # seconds between two looks at workers that do not answer
+UNNOTICED = 10.0  # seconds after which a pool should have noticed that a worker is dead
 
 Done = tuple[Run, int, Sequence[State]]
 
@@ -96,7 +100,7 @@ def task_pool_for(executor: Any, sampler: Any) -> TaskPool:
     if isinstance(executor, int) and not isinstance(executor, bool):
         if executor < 1:
             raise InputError(f"executor as a number of processes is at least 1: got {executor}")
-        return Remote(_Own(executor), sampler)
+        return Remote(Processes(executor), sampler)
     if hasattr(executor, "get_executor"):  # a Dask client
         executor = executor.get_executor()
     if not callable(getattr(executor, "submit", None)):
@@ -173,50 +177,16 @@ class _Pool(Protocol):
     workers: int
     client: Any  # of Dask, where it is that
 
-    def submit(self, *call: Any) -> Future[Reply]: ...
+    def submit(self, expected: float | None, *call: Any) -> Future[Reply]:
+        """Have a call run that should take so many seconds, if that is known."""
+
+    def watch(self) -> None:
+        """Called about every second while a call is waited for: look after workers, as far as that is possible."""
 
     def revive(self) -> bool:
         """Make it usable again after a failure; whether that is possible."""
 
     def close(self, orderly: bool) -> None: ...
-
-
-class _Own:
-    """Processes of our own, replaced when one of them dies.
-
-    They are not forked from this process: torch's threads do not survive a fork. Where the system
-    has it, a server that has imported the library, and done nothing else, is forked instead.
-    """
-
-    client = None
-
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-        self._start()
-
-    def _start(self) -> None:
-        context = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
-        context.set_forkserver_preload(["mlmc_dropout.runtime.worker", "torch._dynamo"])  # that for vmap's first call
-        # A Ctrl-C at the terminal reaches the workers, too; stopping is the driver's business.
-        self._pool = ProcessPoolExecutor(self.workers, context, signal.signal, (signal.SIGINT, signal.SIG_IGN))
-
-    def submit(self, *call: Any) -> Future[Reply]:
-        return self._pool.submit(*call)
-
-    def revive(self) -> bool:
-        try:
-            self._pool.submit(os.getpid).cancel()
-        except BrokenExecutor:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._start()
-        return True
-
-    def close(self, orderly: bool) -> None:
-        processes = list((self._pool._processes or {}).values())
-        self._pool.shutdown(wait=orderly, cancel_futures=True)
-        if not orderly:
-            for process in processes:
-                process.terminate()
 
 
 class _Theirs:
@@ -227,10 +197,24 @@ class _Theirs:
         client = getattr(executor, "_client", None)
         self.client = client if hasattr(client, "register_plugin") else None
         self.workers = _worker_count(executor, self.client)
+        self._dead_since = math.inf
 
-    def submit(self, *call: Any) -> Future[Reply]:
+    def submit(self, expected: float | None, *call: Any) -> Future[Reply]:
         future: Future[Reply] = self._executor.submit(*call)
         return future
+
+    def watch(self) -> None:
+        """A ``ProcessPoolExecutor`` does not notice that a worker was killed while sending; its futures never end."""
+        processes = getattr(self._executor, "_processes", None)
+        if not isinstance(processes, dict) or all(process.is_alive() for process in tuple(processes.values())):
+            self._dead_since = math.inf
+            return
+        self._dead_since = min(self._dead_since, time.monotonic())
+        if time.monotonic() - self._dead_since > UNNOTICED:
+            raise ExecutionError(
+                "a worker of the executor is dead and the executor has not noticed, so that its results will never "
+                "come; use executor=<number of processes> instead, and with checkpoint= the run goes on where it was"
+            )
 
     def revive(self) -> bool:
         return self.client is None or self.client.status == "running"
@@ -270,6 +254,7 @@ class Remote:
         self._finished: SimpleQueue[tuple[_Ticket, Future[Reply]]] = SimpleQueue()
         self._under_way: set[Future[Reply]] = set()
         self._pace = 0.0  # seconds a unit of weight takes, from the latest reply
+        self._looked = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -277,8 +262,10 @@ class Remote:
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         for future in self._under_way:
             future.cancel()
-        self._transport.close()
-        self._pool.close(orderly=kind is None and not self._under_way)
+        try:
+            self._transport.close()
+        finally:
+            self._pool.close(orderly=kind is None and not self._under_way)
 
     @property
     def has_room(self) -> bool:
@@ -320,7 +307,7 @@ class Remote:
     def collect(self) -> Done:
         """The next piece that is finished, whichever it is."""
         while True:
-            ticket, future = self._finished.get()
+            ticket, future = self._wait()
             self._under_way.discard(future)
             try:
                 reply = future.result()
@@ -334,6 +321,15 @@ class Remote:
                 return ticket.run, ticket.start, reply.states
             self._send(replace(ticket, missing=True))
 
+    def _wait(self) -> tuple[_Ticket, Future[Reply]]:
+        """What is finished next; workers are looked after in the meantime."""
+        while True:
+            if time.monotonic() - self._looked > LOOK:
+                self._pool.watch()
+                self._looked = time.monotonic()
+            with contextlib.suppress(Empty):
+                return self._finished.get(timeout=LOOK)
+
     def forget(self, run: Run) -> None:
         """The run's inputs need not be kept for workers.
 
@@ -345,7 +341,8 @@ class Remote:
     def _send(self, ticket: _Ticket) -> None:
         try:
             payloads = self._transport.payloads(ticket.run, ticket.missing)
-            future = self._pool.submit(perform, ticket.item, *payloads)
+            weight = sum(map(ticket.run.weight, ticket.item.tasks))
+            future = self._pool.submit(self._pace * weight or None, perform, ticket.item, *payloads)
         except ExecutionError:
             raise
         except Exception as error:

@@ -3,19 +3,57 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mlmc_dropout.errors import ModelError
+from mlmc_dropout.errors import InputError, ModelError
 from mlmc_dropout.sampling.inputs import abbreviate
 
-__all__ = ["Structure", "non_finite_message"]
+__all__ = ["Structure", "Transform", "as_transform", "non_finite_message"]
+
+Transform = Callable[[Any], Any] | Literal["softmax", "sigmoid"]
+
+
+def as_transform(transform: Transform | None) -> Callable[[Any], Any] | None:
+    """The function that is applied to the output of each pass.
+
+    Args:
+        transform: A function, ``"softmax"`` (over the last axis), ``"sigmoid"``, or ``None``.
+
+    Returns:
+        The function, or ``None``.
+
+    Raises:
+        InputError: If it is something else.
+
+    Examples:
+        >>> as_transform("softmax")(torch.zeros(1, 4))
+        tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
+    """
+    if isinstance(transform, str):
+        if transform not in _TRANSFORMS:
+            raise InputError(f"unknown transform {transform!r}; use {' or '.join(_TRANSFORMS)}, or give a function")
+        return _TRANSFORMS[transform]
+    if isinstance(transform, type):
+        raise InputError(
+            f"transform is the class {transform.__name__}; give an instance, as in torch.nn.Softmax(dim=-1)"
+        )
+    if transform is not None and not callable(transform):
+        raise InputError(f"transform is a function of the model's output, or softmax or sigmoid: got {transform!r}")
+    return transform
+
+
+def _softmax(output: Tensor) -> Tensor:  # named functions: worker processes look them up
+    return torch.softmax(output, dim=-1)
+
+
+_TRANSFORMS: dict[str, Callable[[Any], Any]] = {"softmax": _softmax, "sigmoid": torch.sigmoid}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +96,8 @@ class Structure:
         items = _items(output)
         if items is None:
             raise ModelError(
-                f"an output of type {type(output).__name__} is not a tensor{_at(name)}; use transform= to select one"
+                f"an output of type {type(output).__name__} is not a tensor{_at(name)}; let the model return tensors, "
+                "or use transform= to select one"
             )
         kept = [(key, cls.of(value, rows, _joint(name, key))) for key, value in items.items() if _has_rows(value)]
         if not kept:
@@ -252,6 +291,8 @@ def _has_rows(value: Any) -> bool:
 
 
 def _check_output(output: Tensor, rows: int, name: str) -> None:
+    if output.is_meta:
+        raise ModelError(f"an output is a meta tensor, which has no values{_at(name)}; load the model's weights first")
     if output.is_complex():
         raise ModelError(f"complex outputs are not supported{_at(name)}; return real and imaginary parts as a tuple")
     if output.is_nested:
@@ -259,9 +300,10 @@ def _check_output(output: Tensor, rows: int, name: str) -> None:
     if output.dim() and not output.shape[1:].numel():
         raise ModelError(f"an output of shape {tuple(output.shape)} has no components{_at(name)}; check transform=")
     if not output.dim() or len(output) != rows:
+        single = "; rows are the first axis of x: use x[None] for one input, torch.stack(x) for a list of inputs"
         raise ModelError(
             f"an output of shape {tuple(output.shape)} does not have the {rows} input rows first{_at(name)}; "
-            "use transform= to select or rearrange the outputs"
+            f"use transform= to select or rearrange the outputs{single if output.dim() == 1 else ''}"
         )
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from mlmc_dropout.errors import ModelWarning
+from mlmc_dropout.errors import ModelWarning, add_note_once
 from mlmc_dropout.sampling.inputs import Batch
 from mlmc_dropout.sampling.interception import Interceptor, Normalised, apply_mask
 from mlmc_dropout.sampling.isolation import Isolated
@@ -221,7 +221,12 @@ class ModelRunner:
         self.copy.set_mode(self.training, keep_dropout=True)
         recorder, memory = Recorder(self.names, fixed), MemoryWatch()
         with torch.no_grad(), memory, KernelMode(_KernelRecorder(recorder)), recorder:
-            output = self.call(self.copy.model, batch.map(torch.clone, batch.rows))
+            try:
+                output = self.call(self.copy.model, batch.map(torch.clone, batch.rows))
+            except Exception as error:
+                met = f"after the dropout site {recorder.calls[-1].name!r}" if recorder.calls else "before any dropout"
+                add_note_once(error, f"in the first pass, {met}")
+                raise
             structure = Structure.of(output, batch.rows)
             matrix = structure.flatten(output).clone()
         calls = recorder.calls

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mlmc_dropout.errors import InputError, ModelError
+from mlmc_dropout.errors import InputError, ModelError, add_note_once
 from mlmc_dropout.sampling.batching import Program, arrange, run_masks, select_batching
 from mlmc_dropout.sampling.census import take_census
-from mlmc_dropout.sampling.inputs import Batch, batches_of, even_parts, positional_arguments
+from mlmc_dropout.sampling.dtypes import in_fitting_types
+from mlmc_dropout.sampling.inputs import Batch, batches_of, even_parts
 from mlmc_dropout.sampling.masks import bernoulli, derive, latin_hypercube, numbers, pass_keys, stratified_numbers
 from mlmc_dropout.sampling.memory import keep_freed_memory
-from mlmc_dropout.sampling.outputs import Structure
+from mlmc_dropout.sampling.outputs import Structure, Transform, as_transform
 from mlmc_dropout.sampling.recording import warn
+from mlmc_dropout.sampling.signature import Signature, check_model
 from mlmc_dropout.sampling.sites import Site, select_sites
 
 __all__ = ["DEFAULT_MEMORY_LIMIT", "DropoutSampler", "FallbackWarning", "Program"]
@@ -48,7 +50,7 @@ class DropoutSampler:
         include: Glob patterns on site names; all other sites are held at their mean. All sites by default.
         exclude: Glob patterns of sites that are held at their mean. None by default.
         rates: Dropout rate that replaces that of the model: a number, or a mapping from pattern to rate.
-        transform: Function applied to the output of each pass.
+        transform: Function applied to the output of each pass, or ``"softmax"`` or ``"sigmoid"``.
         memory_limit: Bytes that a chunk of passes may need; 512 MiB by default.
 
     Raises:
@@ -72,21 +74,20 @@ class DropoutSampler:
         include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None,
         rates: float | Mapping[str, float] | None = None,
-        transform: Callable[[Any], Any] | None = None,
+        transform: Transform | None = None,
         memory_limit: int = DEFAULT_MEMORY_LIMIT,
     ) -> None:
         if masks not in ("independent", "shared"):
             raise InputError(f"unknown masks {masks!r}; use 'independent' or 'shared'")
         if not callable(model) and isinstance(getattr(model, "model", None), nn.Module):
             model = model.model  # a training run of ``pinn``: take its network
-        if not callable(model):
-            raise InputError(f"the model must be an nn.Module or a callable of tensors: got {type(model).__name__}")
+        check_model(model)
         if memory_limit < 1:
             raise InputError(f"memory_limit is a number of bytes: got {memory_limit}")
         self.model = model
         self.masks: MaskMode = masks
         self.include, self.exclude, self.rates = include, exclude, rates
-        self.transform = transform
+        self.transform = as_transform(transform)
         self.memory_limit = int(memory_limit)
         self._warned = False
         parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
@@ -104,7 +105,8 @@ class DropoutSampler:
         Returns:
             An iterator of batches.
         """
-        return batches_of(x, self.device, self.dtype, positional_arguments(self.model))
+        batches = batches_of(x, self.device, self.dtype, Signature.of(self.model))
+        return in_fitting_types(batches, self.model, self.dtype)
 
     def sites(self, x: Any) -> tuple[Site, ...]:
         """The dropout sites that a forward pass meets.
@@ -227,8 +229,16 @@ class DropoutSampler:
         Returns:
             The outputs, in whatever structure they have.
         """
-        output = model(*batch.args, **batch.kwargs)
-        return output if self.transform is None else self.transform(output)
+        try:
+            output = model(*batch.args, **batch.kwargs)
+        except Exception as error:
+            add_note_once(error, f"raised by the model when it was called on {batch.describe()}")
+            raise
+        try:
+            return output if self.transform is None else self.transform(output)
+        except Exception as error:
+            add_note_once(error, f"raised by transform= on the output of {batch.describe()}")
+            raise
 
     def forward(self, model: Any, batch: Batch) -> Tensor:
         """Call a model on a batch and flatten its outputs.

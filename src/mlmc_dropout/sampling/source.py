@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mlmc_dropout.errors import NonFiniteOutputError
+from mlmc_dropout.errors import NonFiniteOutputError, add_note_once
 from mlmc_dropout.sampling.inputs import Batch, even_parts
 from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.outputs import non_finite_message
@@ -60,7 +60,12 @@ class Source:
         """
         names = np.asarray(indices)[:, None], np.asarray(replicates)[None, :]
         keys = pass_keys(self.seed, stream, names[1], names[0])
-        out = self.sampler.run(self.program, self.batch, keys.flatten(), self.first_row, self.chunk)
+        try:
+            out = self.sampler.run(self.program, self.batch, keys.flatten(), self.first_row, self.chunk)
+        except Exception as error:
+            rows = f"rows {self.first_row} to {self.first_row + self.batch.rows - 1}"
+            add_note_once(error, f"in passes {min(indices)} to {max(indices)} of {rows}")
+            raise
         values = out.double().cpu().numpy()
         self.check(values)
         return values.reshape(len(indices), len(replicates), *values.shape[1:])

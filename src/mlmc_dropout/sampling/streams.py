@@ -6,9 +6,10 @@ level with independent levels; everything else has a number far above.
 
 from __future__ import annotations
 
-__all__ = ["CURVATURE", "HEAD_CHECK", "PILOT", "TRAINING_EVALUATION"]
+__all__ = ["CURVATURE", "EVALUATION", "HEAD_CHECK", "PILOT", "TRAINING_EVALUATION"]
 
 HEAD_CHECK = 1 << 20  # passes that confirm an affine head
 CURVATURE = 1 << 21  # masks at which gradients are taken
 PILOT = 1 << 22  # passes of a pilot
 TRAINING_EVALUATION = 0x657661  # passes that evaluate a network in training
+EVALUATION = 1 << 23  # passes of evaluations, one stream per level from here on

@@ -5,4 +5,5 @@
 ``allocation``  level variances and a budget -> counts
 ``adaptive``    a ladder that grows
 ``estimator``   the method
+``replicates``  the replicates themselves, on request
 """

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mlmc_dropout.errors import LadderError
 from mlmc_dropout.methods.mlmc.ladder import Ladder
 
-__all__ = ["Growth", "finest_share", "next_fidelity"]
+__all__ = ["Adaptive", "finest_share", "next_fidelity"]
 
 
 def finest_share(variances: Sequence[float]) -> float:
@@ -36,11 +37,37 @@ def finest_share(variances: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
-    """Add levels until the finest correction's share is below ``share`` for the mean and for the variance."""
+class Adaptive:
+    """A ladder T_0, T_0·r, T_0·r², … that grows until the finest correction is negligible for mean and variance.
 
-    share: float = 0.05
+    Attributes:
+        start: T_0, at least 2.
+        ratio: r, a whole number of at least 2.
+        share: What is negligible: a share of S², between 0 and 1.
+
+    Examples:
+        >>> Adaptive(start=4, ratio=3).first_levels.fidelities
+        (4, 12)
+    """
+
+    start: int = 2
     ratio: int = 2
+    share: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name in ("start", "ratio"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 2:
+                raise LadderError(f"{name} of an adaptive ladder is a whole number of at least 2: got {value!r}")
+        if not 0.0 < self.share < 1.0:
+            raise LadderError(
+                f"share of an adaptive ladder must lie between 0 and 1: got {self.share!r}; 0.05 is usual"
+            )
+
+    @property
+    def first_levels(self) -> Ladder:
+        """The ladder to begin with."""
+        return Ladder((self.start, self.start * self.ratio))
 
     def settled(self, mean: Sequence[float], variance: Sequence[float]) -> bool:
         """Whether the finest of these level variances are negligible for both moments.

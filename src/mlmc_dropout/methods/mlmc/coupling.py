@@ -23,8 +23,8 @@ class Prefix:
 
     @property
     def V(self) -> Array:
-        """The unbiased sample variance of these passes."""
-        return self.sum_of_squares / (self.T - 1)
+        """The unbiased sample variance of these passes; 0 for a single one, of which there is none."""
+        return self.sum_of_squares / max(self.T - 1, 1)
 
     def extend(self, passes: Array) -> Prefix:
         """Append further passes: the pooled identity of Chan, Golub & LeVeque (eq:mlmc:variance_update).

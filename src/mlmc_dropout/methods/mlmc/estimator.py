@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -11,20 +11,25 @@ from numpy.typing import NDArray
 
 from mlmc_dropout import theory
 from mlmc_dropout.methods.base import Estimates, LevelEstimate, Task, blocks
-from mlmc_dropout.methods.mlmc.adaptive import Growth, next_fidelity
-from mlmc_dropout.methods.mlmc.allocation import allocate
-from mlmc_dropout.methods.mlmc.coupling import prefix_estimates
+from mlmc_dropout.methods.mlmc.adaptive import Adaptive, next_fidelity
+from mlmc_dropout.methods.mlmc.allocation import allocate, averaged, least_counts
+from mlmc_dropout.methods.mlmc.coupling import Prefix, prefix_estimates
 from mlmc_dropout.methods.mlmc.ladder import Ladder
 from mlmc_dropout.methods.states import from_blocks, states_beside
 from mlmc_dropout.methods.tails import Trust, trust
-from mlmc_dropout.moments import MomentBlock
+from mlmc_dropout.moments import MomentBlock, Moments
 from mlmc_dropout.sampling.source import BLOCK, Source
 from mlmc_dropout.stopping.goal import PILOT, Goal
 
-__all__ = ["MLMC", "BoundMLMC", "LevelState", "MLMCState"]
+__all__ = ["COST_MODELS", "MLMC", "BoundMLMC", "LevelState", "MLMCState", "coupled_prefixes"]
 
 Array = NDArray[np.float64]
-Levels = Literal["nested", "independent"]
+Levels = Literal["nested", "independent", "uncoupled"]
+COST_MODELS: dict[str, Literal["coupled", "uncoupled", "separate"]] = {
+    "nested": "coupled",
+    "independent": "uncoupled",
+    "uncoupled": "separate",
+}
 
 PILOT_REPLICATES = 16  # per level, for the pilot that a new level of a growing ladder gets
 
@@ -32,7 +37,12 @@ _NOTES = {
     "nested": "S2_mean and S2_variance are the paper's S², which treats levels as independent; here levels share "
     "passes, and mean_stderr and variance_stderr account for it exactly.",
     "independent": "Levels are independent, so the squares of mean_stderr and variance_stderr are the paper's S².",
+    "uncoupled": "Coarse and fine passes of an increment are separate: the baseline that coupling is meant to beat.",
 }
+_MEAN_ONLY = (
+    "The ladder or its counts serve the mean only: the variance is T_0 times that of the first level's means, and "
+    "standard errors follow from it by the closed forms."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +83,26 @@ class MLMC:
     """𝒴 = mean Y_0 + Σ mean ΔY_ℓ and 𝒱 = mean V_0 + Σ mean ΔV_ℓ on a ladder, M_ℓ replicates at level ℓ.
 
     Nested: replicate m of level ℓ extends replicate m of level ℓ−1. Independent: every level draws
-    its own. Inside a replicate the coarse passes are the first of the fine in both cases.
+    its own. Inside a replicate the coarse passes are the first of the fine in both cases. Uncoupled: as
+    independent, but the coarse passes are further ones, a baseline without any coupling.
 
     Attributes:
         ladder: The fidelities T_0 < … < T_L.
-        levels: "nested" (Algorithm 1) or "independent".
+        levels: "nested" (Algorithm 1), "independent" or "uncoupled".
         counts: Replicates per level; ``None``: from the budget.
         target: The moment the allocation is optimal for.
         growth: When to add a level; ``None``: never.
+        moments: Moments of a pass for the allocation; "pilot": from a first round; ``None``: the closure.
+        mean_only: Whether sample variances inside a replicate, or over the replicates of finer levels, may be missing.
     """
 
     ladder: Ladder
     levels: Levels = "nested"
     counts: tuple[int, ...] | None = None
     target: Literal["mean", "variance"] = "mean"
-    growth: Growth | None = None
+    growth: Adaptive | None = None
+    moments: Moments | Literal["pilot"] | None = None
+    mean_only: bool = False
 
     @property
     def name(self) -> str:
@@ -101,17 +116,17 @@ class MLMC:
 
     @property
     def grows(self) -> bool:
-        """Whether levels are added."""
-        return self.growth is not None
+        """Whether levels are added, or moments measured first."""
+        return self.growth is not None or self.moments == "pilot"
 
     @property
-    def cost_model(self) -> Literal["coupled", "uncoupled"]:
-        """What a replicate of a level costs, in the paper's words."""
-        return "coupled" if self.levels == "nested" else "uncoupled"
+    def cost_model(self) -> Literal["coupled", "uncoupled", "separate"]:
+        """What a replicate of a level costs."""
+        return COST_MODELS[self.levels]
 
     def min_cost(self) -> int:
-        """Two replicates a level."""
-        counts = (2,) * len(self.ladder) if self.counts is None else self.counts
+        """Two replicates a level, or one where that will do."""
+        counts = least_counts(self.ladder, self.mean_only) if self.counts is None else self.counts
         return theory.cost_spent(self.ladder.fidelities, counts, self.levels)
 
     def choose(self, source: Source, goal: Goal) -> MLMC:
@@ -127,24 +142,33 @@ class MLMC:
         return self
 
     def describe(self) -> dict[str, Any]:
-        """Ladder, coupling and counts."""
-        return {
+        """Ladder, coupling and counts; what is not usual is added."""
+        described: dict[str, Any] = {
             "ladder": list(self.ladder.fidelities),
             "levels": self.levels,
             "counts": None if self.counts is None else list(self.counts),
             "target": self.target,
         }
+        if self.moments is not None:
+            described["moments"] = _plain(self.moments)
+        if self.growth is not None and self.growth != Adaptive():
+            described["adaptive"] = [self.growth.start, self.growth.ratio, self.growth.share]
+        return described | ({"mean_only": True} if self.mean_only else {})
 
     def at_stage(self, stage: Any) -> MLMC:
-        """The method on the ladder that a saved run had reached.
+        """The method as a saved run had it: on the ladder it had reached, with the moments it had found.
 
         Args:
-            stage: Its fidelities; ``None``: the ladder does not grow.
+            stage: Fidelities and moments; ``None``: nothing is refined.
 
         Returns:
             The method.
         """
-        return self if stage is None else replace(self, ladder=Ladder(stage))
+        if stage is None:
+            return self
+        fidelities, moments = stage
+        known = moments if moments is None or moments == "pilot" else Moments(*moments)
+        return replace(self, ladder=Ladder(fidelities), moments=known)
 
     def bind(self, source: Source) -> BoundMLMC:
         """Nothing to prepare.
@@ -169,9 +193,11 @@ class BoundMLMC:
     method: MLMC
 
     @property
-    def stage(self) -> tuple[int, ...] | None:
-        """The fidelities of a ladder that grows."""
-        return self.method.ladder.fidelities if self.method.grows else None
+    def stage(self) -> tuple[Any, Any] | None:
+        """The fidelities of a ladder that grows, and the moments that a pilot has found."""
+        method = self.method
+        refines = method.growth is not None or method.moments is not None
+        return (method.ladder.fidelities, _plain(method.moments)) if refines else None
 
     def min_cost(self) -> int:
         """That of the method."""
@@ -183,7 +209,7 @@ class BoundMLMC:
         Args:
             task: Some replicates.
         """
-        return float(task.count * self.method.ladder.fidelities[task.depth])
+        return float(task.count * self._deepest(task.depth))
 
     # ------------------------------------------------------------------------------- tasks
 
@@ -210,7 +236,9 @@ class BoundMLMC:
 
     def _allocated(self, budget: float) -> tuple[int, ...]:
         method = self.method
-        counts = allocate(method.ladder, budget, method.target, method.cost_model).counts
+        moments = None if method.moments == "pilot" else method.moments
+        target, model = method.target, method.cost_model
+        counts = allocate(method.ladder, budget, target, model, moments, method.mean_only).counts
         if method.levels == "nested":
             # A replicate runs to its deepest level: more of them at a fine level than at a coarse one, as
             # rounding can give on uneven ladders, would cost passes that the coupled cost does not count.
@@ -234,9 +262,14 @@ class BoundMLMC:
         return [task for _, _, task in sorted(places, key=lambda place: place[:2])]
 
     def _tasks(self, stream: int, first: int, count: int, levels: tuple[int, ...]) -> Iterator[Task]:
-        size = max(1, BLOCK // self.method.ladder.fidelities[levels[-1]])
+        size = max(1, BLOCK // self._deepest(levels[-1]))
         for a, n in blocks(first, count, size):
             yield Task(stream, a, n, levels[-1], levels)
+
+    def _deepest(self, level: int) -> int:
+        """Passes of a replicate that ends at a level."""
+        T = self.method.ladder.fidelities
+        return T[level] + (T[level - 1] if level and self.method.levels == "uncoupled" else 0)
 
     def run(self, source: Source, task: Task) -> MLMCState:
         """Increments of Y and V, and the fine values themselves, at the task's levels.
@@ -251,20 +284,9 @@ class BoundMLMC:
         return states_beside(self._run_rows(part, task) for _, part in source.parts())
 
     def _run_rows(self, source: Source, task: Task) -> MLMCState:
-        fidelities = self.method.ladder.fidelities[: task.depth + 1]
-        replicates = range(task.first, task.first + task.count)
-        chunks = (
-            source.passes(task.stream, replicates, range(a, a + n))
-            for low, high in zip((0, *fidelities), fidelities, strict=False)
-            for a, n in blocks(low, high - low, BLOCK)
-        )
-        prefixes = prefix_estimates(chunks, fidelities)
         states: list[LevelState | None] = [None] * (task.depth + 1)
-        for level in task.levels:
-            fine = prefixes[level]
-            dY, dV = fine.Y, fine.V
-            if level:
-                dY, dV = dY - prefixes[level - 1].Y, dV - prefixes[level - 1].V
+        for level, coarse, fine in coupled_prefixes(source, self.method, task):
+            dY, dV = (fine.Y, fine.V) if coarse is None else (fine.Y - coarse.Y, fine.V - coarse.V)
             states[level] = LevelState(*map(MomentBlock.of, (dY, dV, fine.Y, fine.V)))
         return MLMCState(tuple(states))
 
@@ -308,6 +330,8 @@ class BoundMLMC:
             The estimates.
         """
         levels = state.present
+        if self.method.mean_only:
+            return self._mean_only(levels, done)
         dY, dV = [level.dY for level in levels], [level.dV for level in levels]
         S2 = [sum(block.variance_of_mean for block in parts) for parts in (dY, dV)]
         truth = S2
@@ -327,15 +351,48 @@ class BoundMLMC:
             trust=Trust(trust(dY[0]).mean, trust(dV[0], are_outputs=False).mean),
         )
 
+    def _mean_only(self, levels: list[LevelState], done: Mapping[str, int]) -> Estimates:
+        """The mean, with a standard error that needs sample variances of the first level alone.
+
+        Y is an average of passes, so that μ2 = T_0 Var Y_0 and all level variances follow from it.
+        """
+        method, first = self.method, levels[0].dY
+        T, counts = method.ladder.fidelities, [level.dY.count for level in levels]
+        mu2 = T[0] * first.variance
+        spread = first.variance * np.sqrt(theory.variance_of_sample_variance(first.count, 1.0, _kurtosis(first)))
+        v = (
+            theory.level_variances_uncoupled(T, "mean", mu2)
+            if method.levels == "uncoupled"
+            else theory.level_variances_mean(T, mu2)
+        )
+        law = theory.variance_nested if method.levels == "nested" else theory.variance_independent
+        return Estimates(
+            np.asarray(sum(level.dY.mean for level in levels)),
+            mu2,
+            np.sqrt(np.maximum(law(v, counts), 0.0)),
+            T[0] * spread,
+            done["passes"],
+            np.asarray(sum(level.dY.variance_of_mean for level in levels)) if min(counts) > 1 else None,
+            None,
+            tuple(self._level(levels, number) for number in range(len(levels))),
+            (_MEAN_ONLY,),
+            trust=Trust(trust(first).mean, trust(first).mean),
+        )
+
     def refined(self, estimates: Estimates) -> tuple[MLMC, float] | None:
-        """One level more, while the finest is not negligible.
+        """Moments from the first round if they were asked for; one level more, while the finest is not negligible.
 
         Args:
             estimates: What is known so far.
 
         Returns:
-            The method on the longer ladder and the passes of its pilot; ``None`` if the ladder is long enough.
+            The refined method and the passes of its pilot; ``None`` if there is nothing to refine.
         """
+        if self.method.moments == "pilot":
+            level, mu2 = estimates.levels[0], np.maximum(estimates.variance, 0.0)
+            mu4 = np.maximum(theory.fourth_moment(level.fidelity, mu2, level.variance_V), mu2**2)
+            known = replace(self.method, moments=averaged(Moments(mu2, mu4)))
+            return (known, known.min_cost()) if np.any(mu2 > 0) else None
         growth = self.method.growth
         if growth is None or len(estimates.levels) != len(self.method.ladder):
             return None
@@ -353,7 +410,7 @@ class BoundMLMC:
             below = levels[number - 1]
             checks = (level.dY, level.Y, below.Y), (level.dV, level.V, below.V)
             telescoping = max(_telescoping(*check) for check in checks)
-        steps = theory.cost_per_replicate(fidelities, self.method.cost_model)
+        steps = theory.cost_per_replicate(fidelities, COST_MODELS[self.method.levels])
         return LevelEstimate(
             f"level {number}",
             fidelities[number],
@@ -375,6 +432,50 @@ class BoundMLMC:
                 f"The finest level has only {dY[-1].count} replicates; standard errors rest on them and are rough. "
                 "Raise the budget or shorten the ladder."
             )
+
+
+def coupled_prefixes(source: Source, method: MLMC, task: Task) -> Iterator[tuple[int, Prefix | None, Prefix]]:
+    """The replicates of a task: level, coarse estimate (none at level 0) and fine estimate of each of its levels.
+
+    Args:
+        source: The passes of the inputs.
+        method: Ladder and coupling.
+        task: Some replicates.
+
+    Yields:
+        Estimates (replicates, rows, width).
+    """
+    fidelities = method.ladder.fidelities[: task.depth + 1]
+    replicates = range(task.first, task.first + task.count)
+
+    def prefixes(start: int, lengths: Sequence[int]) -> list[Prefix]:
+        chunks = (
+            source.passes(task.stream, replicates, range(start + a, start + a + n))
+            for low, high in zip((0, *lengths), lengths, strict=False)
+            for a, n in blocks(low, high - low, BLOCK)
+        )
+        return prefix_estimates(chunks, lengths)
+
+    if method.levels == "uncoupled":
+        level, T = task.depth, fidelities[-1]
+        (fine,) = prefixes(0, (T,))
+        yield level, prefixes(T, (fidelities[-2],))[0] if level else None, fine
+        return
+    found = prefixes(0, fidelities)
+    for level in task.levels:
+        yield level, found[level - 1] if level else None, found[level]
+
+
+def _plain(moments: Moments | str | None) -> Any:
+    """Moments as plain data."""
+    if not isinstance(moments, Moments):
+        return moments
+    return [moments.mu2, moments.mu4]
+
+
+def _kurtosis(block: MomentBlock) -> Array:
+    """Fourth moment over squared variance; that of the closure where there are too few samples to tell."""
+    return np.where(np.isfinite(block.kurtosis), block.kurtosis, 3.0)
 
 
 def _nested_variance(finest: MomentBlock, increments: list[MomentBlock]) -> Array:
