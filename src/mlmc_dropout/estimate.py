@@ -130,6 +130,7 @@ def estimate(
     runs = _runs(sampler, x, spec, goal, checkpoints, _seed(seed), _chunk(chunk))
     with ending_by_exception(), task_pool_for(executor, sampler) as pool, reporter_for(progress) as report:
         collector = run_all(runs, pool, checkpoints, report)
+    sampler.release()
     result = collector.result(Status.STOPPED, [checkpoints.problem or ""], asked=method)
     assert result is not None
     return result

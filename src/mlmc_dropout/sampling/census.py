@@ -38,14 +38,14 @@ class Census:
     """The dropout sites of a model, and what else is known of its passes.
 
     Attributes:
-        model: An isolated copy of the model, in the mode in which passes are run.
+        copy: An isolated copy of the model, in the mode in which passes are run.
         sites: Its sites, with the rates of the model.
         structure: The structure of its outputs.
         rows_independent: Whether rows can be computed in any parts and order.
         notes: Sentences that the user should read.
     """
 
-    model: Any
+    copy: Isolated
     sites: tuple[Site, ...]
     structure: Structure
     rows_independent: bool
@@ -99,7 +99,7 @@ def _run_census(model: Any, call: Call, batch: Batch, memory_limit: int) -> Cens
     copy.restore()
     if not by_row:
         independent = _independent_of_other_rows(few, whole, batch)
-    return Census(copy.model, sites, whole.structure, independent, tuple(_notes(copy, sites, whole.skipped)))
+    return Census(copy, sites, whole.structure, independent, tuple(_notes(copy, sites, whole.skipped)))
 
 
 def _prove_whole(runner: ModelRunner, sites: Sequence[Site], batch: Batch) -> None:

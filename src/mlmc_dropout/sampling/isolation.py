@@ -24,14 +24,14 @@ from torch import Tensor, nn
 
 from mlmc_dropout.errors import ModelError
 
-__all__ = ["Isolated", "isolate"]
+__all__ = ["ATOMIC", "LIBRARIES", "Isolated", "global_names", "is_foreign", "isolate", "slots"]
 
 CARRIERS = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBase)  # drop units themselves
 _NORMALISATION = (nn.modules.batchnorm._NormBase,)
 
 _MAX_BYTES = 1 << 30  # of tensors copied besides buffers
 _MAX_OBJECTS = 100_000  # copied for one attribute
-_ATOMIC = (
+ATOMIC = (
     type(None), bool, int, float, complex, str, bytes, type, range, slice, types.ModuleType, types.BuiltinFunctionType,
     torch.dtype, torch.device, torch.Size, torch.layout, nn.Parameter, np.generic, np.dtype,
 )  # fmt: skip
@@ -40,7 +40,7 @@ _CONTAINERS = (dict, list, set, collections.deque)
 _FOREIGN = frozenset(
     {*sys.stdlib_module_names, "torch", "torchvision", "numpy", "pandas", "lightning", "pytorch_lightning", "skorch"}
 ) - {"__main__"}
-_LIBRARIES = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
+LIBRARIES = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,7 +138,7 @@ class _Copier:
 
     def copy(self, value: Any, name: str) -> Any:
         """The copy of any value; atoms are their own copies."""
-        if isinstance(value, _ATOMIC):
+        if isinstance(value, ATOMIC):
             return value
         if id(value) in self.done:
             return self.done[id(value)]
@@ -158,7 +158,7 @@ class _Copier:
 
     def attribute(self, value: Any, name: str) -> Any:
         """The copy of a module's attribute, or the attribute itself, noted, where it cannot be copied."""
-        if isinstance(value, _ATOMIC):
+        if isinstance(value, ATOMIC):
             return value
         kept, modules = len(self.kept), len(self.modules)
         self.objects_left = _MAX_OBJECTS
@@ -256,12 +256,11 @@ class _Copier:
     def _object(self, value: Any, name: str) -> Any:
         """An instance of a class written in Python: its attributes are copied."""
         kind = type(value)
-        plain = all(getattr(kind, name) is getattr(object, name) for name in ("__reduce_ex__", "__reduce__"))
         attributes = getattr(value, "__dict__", None)
-        if kind.__module__.partition(".")[0] in _FOREIGN or not plain or not isinstance(attributes, dict):
+        if is_foreign(value) or not isinstance(attributes, dict):
             return self.remember(value, value)
         copy = self.remember(value, object.__new__(kind))
-        for slot in _slots(kind):
+        for slot in slots(kind):
             if hasattr(value, slot):
                 object.__setattr__(copy, slot, self.copy(getattr(value, slot), f"{name}.{slot}"))
         for key, part in attributes.items():
@@ -272,7 +271,7 @@ class _Copier:
 
     def _function(self, function: types.FunctionType, name: str) -> Any:
         """A function with its closure, defaults and the globals of a script or notebook that it uses."""
-        from_user = not function.__code__.co_filename.startswith(_LIBRARIES)
+        from_user = not function.__code__.co_filename.startswith(LIBRARIES)
         if (
             function.__closure__ is None
             and function.__defaults__ is None
@@ -290,7 +289,7 @@ class _Copier:
         copy = types.FunctionType(function.__code__, scope, function.__name__, None, cells or None)
         self.remember(function, copy)
         if from_user:
-            for key in _names(function.__code__):
+            for key in global_names(function.__code__):
                 if isinstance(part := function.__globals__.get(key), (nn.Module, types.FunctionType, *_CONTAINERS)):
                     scope[key] = self.attribute(part, key)
         for new, old in fresh:
@@ -338,15 +337,41 @@ def _shallow(values: Any) -> Any:
     return copy
 
 
-def _slots(kind: type) -> Iterable[str]:
+def is_foreign(value: Any) -> bool:
+    """Whether an object is used as it is: of a package that is left alone, or with a way of its own to be copied.
+
+    Args:
+        value: The object.
+    """
+    kind = type(value)
+    plain = all(getattr(kind, name) is getattr(object, name) for name in ("__reduce_ex__", "__reduce__"))
+    return kind.__module__.partition(".")[0] in _FOREIGN or not plain
+
+
+def slots(kind: type) -> Iterable[str]:
+    """The attributes of a class that its instances have no dictionary for.
+
+    Args:
+        kind: The class.
+
+    Yields:
+        Their names.
+    """
     for base in kind.__mro__:
-        slots = base.__dict__.get("__slots__", ())
-        yield from (s for s in ((slots,) if isinstance(slots, str) else slots) if s not in ("__dict__", "__weakref__"))
+        names = base.__dict__.get("__slots__", ())
+        yield from (s for s in ((names,) if isinstance(names, str) else names) if s not in ("__dict__", "__weakref__"))
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
-    """The global names that a function and those defined inside it use."""
+def global_names(code: types.CodeType) -> Iterator[str]:
+    """The global names that a function and those defined inside it use.
+
+    Args:
+        code: The code of the function.
+
+    Yields:
+        The names.
+    """
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+            yield from global_names(constant)

@@ -10,6 +10,7 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +35,7 @@ __all__ = [
     "Record",
     "SuppliedNumbers",
     "fresh_numbers",
+    "hearing_warnings",
     "select_rows",
     "spaced_rows",
     "warn",
@@ -356,12 +358,33 @@ def spaced_rows(batch: Batch, rows: int) -> Tensor:
     return torch.linspace(0, batch.rows - 1, rows).round().long().to(batch.device)
 
 
+_HEARD: ContextVar[list[str] | None] = ContextVar("heard", default=None)
+
+
+@contextlib.contextmanager
+def hearing_warnings() -> Iterator[list[str]]:
+    """Collect what :func:`warn` says, besides saying it.
+
+    Yields:
+        The list of messages.
+    """
+    heard: list[str] = []
+    token = _HEARD.set(heard)
+    try:
+        yield heard
+    finally:
+        _HEARD.reset(token)
+
+
 def warn(message: str) -> None:
     """Warn about the model, at the line of the first caller outside this package.
 
     Args:
         message: What the user should know, and the remedy.
     """
+    heard = _HEARD.get()
+    if heard is not None:
+        heard.append(message)
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("mlmc_dropout"):
         level, frame = level + 1, frame.f_back

@@ -7,8 +7,10 @@ from the memory that it needs (``memory``) and the limit; it affects the speed a
 from __future__ import annotations
 
 import functools
+import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -20,12 +22,15 @@ from mlmc_dropout.sampling.batching import Program, arrange, run_masks, select_b
 from mlmc_dropout.sampling.census import take_census
 from mlmc_dropout.sampling.dtypes import in_fitting_types
 from mlmc_dropout.sampling.inputs import Batch, batches_of, even_parts
+from mlmc_dropout.sampling.isolation import Isolated
+from mlmc_dropout.sampling.keeping import Preparation, give_back, kind_of, lend, snapshot_of
 from mlmc_dropout.sampling.masks import bernoulli, derive, latin_hypercube, numbers, pass_keys, stratified_numbers
 from mlmc_dropout.sampling.memory import keep_freed_memory
 from mlmc_dropout.sampling.outputs import Structure, Transform, as_transform
-from mlmc_dropout.sampling.recording import warn
+from mlmc_dropout.sampling.recording import hearing_warnings, warn
 from mlmc_dropout.sampling.signature import Signature, check_model
 from mlmc_dropout.sampling.sites import Site, select_sites
+from mlmc_dropout.sampling.tape import Replay
 
 __all__ = ["DEFAULT_MEMORY_LIMIT", "DropoutSampler", "FallbackWarning", "Program"]
 
@@ -90,6 +95,7 @@ class DropoutSampler:
         self.transform = as_transform(transform)
         self.memory_limit = int(memory_limit)
         self._warned = False
+        self._in_use: list[Preparation] = []
         parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
         self.device = None if parameter is None else parameter.device
         self.dtype = parameter.dtype if parameter is not None and parameter.is_floating_point() else None
@@ -120,7 +126,9 @@ class DropoutSampler:
         Raises:
             ModelError: If there is no active dropout, or it cannot be controlled.
         """
-        return self.prepare(next(self.batches(x))).sites
+        sites = self.prepare(next(self.batches(x))).sites
+        self.release()
+        return sites
 
     def sample(self, x: Any, passes: int, seed: int = 0, *, stream: int = 0, replicate: int = 0, first: int = 0) -> Any:
         """Run the passes ``(seed, stream, replicate, first .. first + passes)``.
@@ -148,10 +156,13 @@ class DropoutSampler:
             program = self.prepare(batch)
             outputs.append(self.run(program, batch, keys, first_row=row))
             row += batch.rows
+        self.release()
         return _unflatten(program.structure, torch.cat(outputs, dim=1))
 
     def prepare(self, batch: Batch) -> Program:
         """Find the dropout sites of the model and the fastest way to run it on inputs of this kind.
+
+        What was found before is used again if the model is what it was (``keeping``).
 
         Args:
             batch: The inputs.
@@ -162,6 +173,41 @@ class DropoutSampler:
         Raises:
             ModelError: If there is no active dropout, or it cannot be controlled.
         """
+        kind = kind_of(batch, self.masks, repr((self.include, self.exclude, self.rates)), self.memory_limit)
+        found = self._kept(kind, batch)
+        if found is None:
+            before = snapshot_of(self.model, self.transform)
+            with hearing_warnings() as messages:
+                program, copy = self._prepared(batch)
+            found = Preparation(program, copy, kind, batch.rows, tuple(messages), before, snapshot_of(copy.model))
+        self._in_use.append(found)
+        self._say_fallback(found.program)
+        return found.program
+
+    def release(self) -> None:
+        """Give back what was prepared by this thread, for the next call on the same model."""
+        for preparation in [p for p in self._in_use if p.thread == threading.get_ident()]:
+            self._in_use.remove(preparation)
+            give_back(self.model, replace(preparation, program=replace(preparation.program, replay=Replay())))
+
+    def _kept(self, kind: Hashable, batch: Batch) -> Preparation | None:
+        """A preparation for these inputs: one in use by this thread, or a kept one."""
+        me = threading.get_ident()
+        for mine in [p for p in self._in_use if p.thread == me and p.fits(kind, batch.rows)]:
+            self._in_use.remove(mine)
+            if mine.model is not None and mine.model == snapshot_of(self.model, self.transform):
+                return mine if mine.confirmed(self.forward, batch, self.memory_limit) else None
+        found = lend(self.model, self.transform, kind, batch.rows)
+        if found is None or not found.confirmed(self.forward, batch, self.memory_limit):
+            return None
+        for message in found.messages:
+            warn(message)
+        return replace(found, thread=me)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_in_use": []}
+
+    def _prepared(self, batch: Batch) -> tuple[Program, Isolated]:
         census = take_census(self.model, self.call, batch, self.memory_limit)
         sites = select_sites(census.sites, self.include, self.exclude, self.rates)
         if not any(site.active for site in sites):
@@ -170,17 +216,22 @@ class DropoutSampler:
                 f"no active dropout was found: the forward pass meets {inactive or 'no dropout at all'}; "
                 "MC dropout needs at least one site with 0 < p < 1 that is not excluded"
             )
-        program = Program(census.model, sites, census.structure, "loop", census.rows_independent, notes=census.notes)
+        notes = census.notes
+        program = Program(census.copy.model, sites, census.structure, "loop", census.rows_independent, notes=notes)
         program, reason = select_batching(program, self.forward, batch)
+        program.facts["not batched because"] = reason
         self._check_shared(program)
         self._check_memory(program, batch)
+        return program, census.copy
+
+    def _say_fallback(self, program: Program) -> None:
+        reason = program.facts["not batched because"]
         if reason and not self._warned:
             self._warned = True
             how = "on repeated rows" if program.mode == "rows" else "one by one"
             warnings.warn(
-                f"passes run {how} ({reason}); results are the same, only slower", FallbackWarning, stacklevel=3
+                f"passes run {how} ({reason}); results are the same, only slower", FallbackWarning, stacklevel=4
             )
-        return program
 
     def run(
         self,
