@@ -16,7 +16,7 @@ from mlmc_dropout.methods.stratified import Stratified
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
 from mlmc_dropout.surrogates.derivatives import DerivativeError
-from mlmc_dropout.surrogates.linear import linearise, supported
+from mlmc_dropout.surrogates.linear import has_derivatives, linearise, supported
 
 __all__ = ["Auto"]
 
@@ -93,7 +93,8 @@ def _unseen(source: Source, budget: float) -> ControlVariate:
 
     The second order costs so little only where there are many passes.
     """
-    linearise(source.sampler, source.program, source.batch[: min(2, source.batch.rows)])  # it may be refused
+    if not has_derivatives(source.program):
+        linearise(source.sampler, source.program, source.batch[: min(2, source.batch.rows)])  # it may be refused
     samples = GRADIENT_MASKS if preparation_cost(source, GRADIENT_MASKS) <= UNSEEN * budget else 0
     reason = "auto chose the expansion in the masks as a control variate, which costs less here than a pilot."
     return ControlVariate(gradient_masks=samples, reason=reason)

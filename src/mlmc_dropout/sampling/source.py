@@ -92,13 +92,14 @@ class Source:
 
         Args:
             keys: One key per design.
-            passes: Passes per design.
+            passes: Passes per design; 1: independent passes.
 
         Yields:
             Per site, masks (passes of the chunk, *mask), or ``None``.
         """
         rows = self.batch.rows
-        masks = [self.sampler.draw(site, keys, rows, self.first_row, passes) for site in self.program.sites]
+        together = passes if passes > 1 else None
+        masks = [self.sampler.draw(site, keys, rows, self.first_row, together) for site in self.program.sites]
         size = self.chunk or self.program.footprint.passes_at_once(rows, self.sampler.memory_limit)
         if size > 2 * passes and not self.chunk:
             size -= size % (2 * passes)  # whole pairs of designs: chunks of the same size can be replayed

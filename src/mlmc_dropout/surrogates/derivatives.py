@@ -15,6 +15,8 @@ from mlmc_dropout.sampling.sites import Site
 
 __all__ = ["DerivativeError", "differentiate", "expandable"]
 
+_MANY_OUTPUTS = 3  # from which backward passes are batched
+_MOST_NUMBERS = 1 << 22  # in directions of such a batch
 _MAX_QUOTED = 120  # characters of an error message
 # What torch raises where it cannot differentiate, and what models raise that behave differently with gradients on.
 _REFUSALS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, AttributeError, ModelError)
@@ -75,11 +77,30 @@ def differentiate(
             out = forward()
         if not out.requires_grad:
             raise DerivativeError(_why_constant(out))
-        gradients: list[tuple[Tensor | None, ...]] = [
-            torch.autograd.grad(out[..., k].sum(), wanted, retain_graph=k != outputs[-1], allow_unused=True)
-            for k in outputs
-        ]
+        gradients = _one_by_one(out, wanted, outputs) if cost is None else _together(out, wanted, outputs)
     return gradients, _counted(counters, len(outputs)) if cost is None else cost
+
+
+def _one_by_one(out: Tensor, wanted: Sequence[Tensor], outputs: Sequence[int]) -> list[tuple[Tensor | None, ...]]:
+    last = outputs[-1]
+    return [
+        torch.autograd.grad(out[..., k].sum(), wanted, retain_graph=k != last, allow_unused=True) for k in outputs
+    ]
+
+
+def _together(out: Tensor, wanted: Sequence[Tensor], outputs: Sequence[int]) -> list[tuple[Tensor | None, ...]]:
+    """All backward passes at once, under vmap, where torch can do that."""
+    if len(outputs) < _MANY_OUTPUTS or out.numel() * len(outputs) > _MOST_NUMBERS:
+        return _one_by_one(out, wanted, outputs)
+    directions = torch.zeros(len(outputs), *out.shape, dtype=out.dtype, device=out.device)
+    directions[range(len(outputs)), ..., list(outputs)] = 1.0
+    try:
+        stacked = torch.autograd.grad(
+            out, wanted, directions, retain_graph=True, is_grads_batched=True, allow_unused=True
+        )
+    except RuntimeError:  # an operation without a batching rule
+        return _one_by_one(out, wanted, outputs)
+    return [tuple(None if g is None else g[k] for g in stacked) for k in range(len(outputs))]
 
 
 def _counted(counters: Sequence[Any], outputs: int) -> float:

@@ -29,6 +29,7 @@ __all__ = [
     "by_row",
     "contract",
     "expansion_of",
+    "has_derivatives",
     "linearise",
     "supported",
 ]
@@ -120,6 +121,15 @@ def supported(program: Program) -> bool:
     axes = [s.row_axis for s in program.active if expandable(s)]
     split = all(s.splits_by_row for s in program.active) and not any(s.in_kernel for s in program.sites)
     return program.rows_independent and split and bool(axes) and None not in axes
+
+
+def has_derivatives(program: Program) -> bool:
+    """Whether the model has been differentiated before.
+
+    Args:
+        program: A prepared model.
+    """
+    return "affine" in program.facts
 
 
 def by_row(mask: Tensor, site: Site, rows: int) -> Tensor:
