@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # for readers and type checkers; at run time names are import
     from mlmc_dropout.methods.mlmc.ladder import Ladder
     from mlmc_dropout.methods.mlmc.replicates import LevelReplicates, replicates
     from mlmc_dropout.moments import MomentBlock, Moments
+    from mlmc_dropout.predictor import Predictor
     from mlmc_dropout.result import LevelStats, Result, Status, load_result
     from mlmc_dropout.sampling.inputs import Constant
     from mlmc_dropout.sampling.sampler import DropoutSampler, FallbackWarning
@@ -73,6 +74,7 @@ __all__ = [
     "Moments",
     "NonFiniteOutputError",
     "Plan",
+    "Predictor",
     "Result",
     "ResultFileError",
     "RunDirectoryError",
@@ -99,6 +101,7 @@ _HOMES = {  # where each name is defined: ``mlmc-dropout --help`` shall not wait
     "MomentBlock": "moments",
     "Moments": "moments",
     "Plan": "methods.mlmc.allocation",
+    "Predictor": "predictor",
     "Result": "result",
     "Site": "sampling.sites",
     "Status": "result",

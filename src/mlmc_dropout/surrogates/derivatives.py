@@ -83,9 +83,7 @@ def differentiate(
 
 def _one_by_one(out: Tensor, wanted: Sequence[Tensor], outputs: Sequence[int]) -> list[tuple[Tensor | None, ...]]:
     last = outputs[-1]
-    return [
-        torch.autograd.grad(out[..., k].sum(), wanted, retain_graph=k != last, allow_unused=True) for k in outputs
-    ]
+    return [torch.autograd.grad(out[..., k].sum(), wanted, retain_graph=k != last, allow_unused=True) for k in outputs]
 
 
 def _together(out: Tensor, wanted: Sequence[Tensor], outputs: Sequence[int]) -> list[tuple[Tensor | None, ...]]:
