@@ -1,7 +1,7 @@
 """What ten to a hundred passes are worth: variance of plain averaging over that of ``auto``, at the same total passes.
 
-Every run is a whole one with a seed of its own, on the inputs as they are: pilot, gradients and passes are paid from the
-same budget. The variance of an estimator is its spread over the runs; that of plain averaging follows from long
+Every run is a whole one with a seed of its own, on the inputs as they are: pilot, gradients and passes are paid from
+the same budget. The variance of an estimator is its spread over the runs; that of plain averaging follows from long
 reference moments. Gains are given as medians over inputs and outputs, and of the sums over these, in which no component
 can hide behind others; intervals are those of a bootstrap over runs. Coverage is that of the 95 % intervals.
 """
@@ -30,7 +30,7 @@ from testing.oracles import run_method
 from testing.zoo import ZOO
 
 BUDGETS = (10, 20, 30, 50, 100)
-REFERENCE = 50_000
+REFERENCE = 20_000
 LEAST = 0.95
 
 

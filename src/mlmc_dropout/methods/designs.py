@@ -30,9 +30,9 @@ __all__ = ["DesignState", "HalfState", "Joint", "Summary", "state_of_designs", "
 
 Array = NDArray[np.float64]
 
-_EXPANSION = 2.0  # passes' worth of belief that an expansion is right: a coefficient of 1
-_ALIKE = 8.0  # passes' worth of belief that a component has the coefficient of all
-_ALIKE_V = 20.0  # the same for squares
+_EXPANSION = 6.0  # passes' worth of belief that an expansion is right: a coefficient of 1
+_ALIKE = 12.0  # passes' worth of belief that a component has the coefficient of all
+_ALIKE_V = 30.0  # the same for squares
 _MOST = 2.0  # of a coefficient
 _PRODUCTS = 1.17  # what few products of passes and companions, whose tails are heavy, understate of their variance
 

@@ -34,7 +34,7 @@ _FEW_VALUES, _EVENTS = 1.5, 12.0
 _EVENTS_V = 40.0  # the same for a variance, next to 0 or 1
 _LEANING = 1.0  # skewness away from the nearer end
 _NEGLIGIBLE = 0.01  # of the standard deviation of a pass, or of the variance: errors that no tail makes large
-_WIDENING = 4.0
+_WIDENING, _WIDENING_OF_FEW = 4.0, 20.0
 _ROUNDING = 1e-24  # squared, relative
 
 
@@ -116,7 +116,9 @@ def student_factor(samples: ArrayLike) -> Array:
 
 
 def widened_for_tails(block: MomentBlock, share: Array | float = 1.0) -> Array:
-    """A factor 1 + 4 κ/n for the standard error of a sample variance, whose law is the more skewed the larger κ.
+    """A factor 1 + 4 κ/n + 20/n² for the standard error of a sample variance.
+
+    Its law is the more skewed the larger κ is and the smaller n.
 
     Args:
         block: Passes, with sums up to the fourth power.
@@ -125,4 +127,5 @@ def widened_for_tails(block: MomentBlock, share: Array | float = 1.0) -> Array:
     Returns:
         The factor, componentwise.
     """
-    return np.asarray(1.0 + _WIDENING * share * np.nan_to_num(block.kurtosis) / max(block.count, 1))
+    n = max(block.count, 1)
+    return np.asarray(1.0 + share * (_WIDENING * np.nan_to_num(block.kurtosis) / n + _WIDENING_OF_FEW / n**2))
