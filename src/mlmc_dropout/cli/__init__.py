@@ -2,6 +2,8 @@
 
 One file per command; ``console`` prints, ``options`` holds what commands share. Exit codes: 0 done,
 1 the run ended short of what was asked (or broke), 2 the request cannot be carried out as stated.
+
+What takes long to import, torch above all, is imported inside the commands: help and version are there at once.
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ from typing import Annotated
 
 import typer
 
-from mlmc_dropout import __version__
 from mlmc_dropout.cli import demo, estimate, plan, report, reproduce, train
 from mlmc_dropout.cli.console import print_error
 from mlmc_dropout.errors import ExecutionError, MLMCDropoutError, NonFiniteOutputError
+from mlmc_dropout.version import __version__
 
 __all__ = ["app", "main"]
 
@@ -24,7 +26,6 @@ _ClickException = typer.BadParameter.__mro__[2]  # typer brings its own copy of 
 app = typer.Typer(
     name="mlmc-dropout",
     help="Error bars you can trust for MC dropout.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich" if sys.stdout.isatty() else None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -60,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         The exit code: 0 done, 1 ended short of the request or broken, 2 the request cannot be carried out as stated.
     """
-    arguments = sys.argv[1:] if argv is None else argv
+    arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
     debug = "--debug" in arguments
     try:
         code = typer.main.get_command(app).main(arguments, prog_name="mlmc-dropout", standalone_mode=False)
