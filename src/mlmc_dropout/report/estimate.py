@@ -30,7 +30,7 @@ _METHODS = {
     "stratified": "stratified masks: designs of passes in which every unit is dropped evenly",
     "control-variate": "a control variate: the network's expansion in its masks, whose moments are exact",
 }
-_UNFINISHED = (Status.PRECISION_REACHED, Status.BUDGET_EXHAUSTED, Status.STOPPED, Status.FAILED)
+_FINISHED = (Status.COMPLETED, Status.TOLERANCE_MET)
 
 
 def page(folder: Folder) -> Page:
