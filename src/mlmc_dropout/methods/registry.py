@@ -11,8 +11,9 @@ from mlmc_dropout.methods.base import MethodSpec
 from mlmc_dropout.methods.control_variate import ControlVariate
 from mlmc_dropout.methods.mlmc.adaptive import Adaptive
 from mlmc_dropout.methods.mlmc.allocation import averaged, check_counts
-from mlmc_dropout.methods.mlmc.estimator import COST_MODELS, MLMC
+from mlmc_dropout.methods.mlmc.estimator import MLMC
 from mlmc_dropout.methods.mlmc.ladder import Ladder
+from mlmc_dropout.methods.mlmc.summary import COST_MODELS
 from mlmc_dropout.methods.pooled import Pooled
 from mlmc_dropout.methods.stratified import Stratified
 from mlmc_dropout.moments import Moments
