@@ -128,7 +128,7 @@ class Summary:
             np.sqrt(np.maximum(law(v, counts), 0.0)),
             T[0] * spread,
             self.passes,
-            np.asarray(sum(level.dY.variance_of_mean for level in levels)) if min(counts) > 1 else None,
+            None,
             None,
             tuple(self._level(number) for number in range(len(levels))),
             (_MEAN_ONLY,),
