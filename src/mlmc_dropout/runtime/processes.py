@@ -194,7 +194,7 @@ def _serve(pipe: Connection, beat: float) -> None:
             data = pipe.recv_bytes()
             try:
                 function, *arguments = pickle.loads(data)
-                answer = function(*arguments), None
+                answer: tuple[Any, Exception | None] = function(*arguments), None
             except Exception as error:
                 answer = None, RuntimeError(f"{type(error).__name__}: {error}")
             say(answer)
