@@ -141,6 +141,15 @@ class Output:
         if not self.quiet:
             print(wrapped(f"note: {one_line(text)}", sys.stderr), file=sys.stderr)
 
+    def warn(self, text: str) -> None:
+        """Print a warning on stderr.
+
+        Args:
+            text: The warning.
+        """
+        if not self.quiet:
+            print(wrapped(f"warning: {one_line(text)}", sys.stderr), file=sys.stderr)
+
     def data(self, content: dict[str, Any]) -> None:
         """Print the findings as one JSON object, if that was asked for.
 

@@ -99,7 +99,7 @@ def estimate_files(files: Files, settings: dict[str, Any], work: Work, output: O
     _check_goal(settings)
     executor = open_executor(work.workers, work.scheduler)
     x = read_inputs(files.inputs, files.dtype)
-    labels = None if files.labels is None else read_labels(files.labels)
+    labels = None if files.labels is None else _labels(files.labels, x)
     names = () if files.class_names is None else read_class_names(files.class_names)
     state = None if files.weights is None else read_weights(files.weights)
     settings["transform"] = None if files.transform is None else read_transform(files.transform)
@@ -109,7 +109,7 @@ def estimate_files(files: Files, settings: dict[str, Any], work: Work, output: O
     started = time.perf_counter()
     with executor as pool:
         result, remarks = _run(network, x, {**settings, "executor": pool}, output)
-    info = {
+    info: dict[str, Any] = {
         "title": f"{_title(files.model)} on {files.inputs.name}",
         "command": command_line(),
         "seconds": time.perf_counter() - started,
@@ -118,12 +118,20 @@ def estimate_files(files: Files, settings: dict[str, Any], work: Work, output: O
         "warnings": [*([doubt] if doubt else []), *remarks],
     }
     passes = _passes(network, x, result, settings) if work.page else {}
-    data = PageData.of(x, labels, names, read_feature_names(files.inputs), passes)
-    data.check(result)
+    data, problems = PageData.of(x, labels, names, read_feature_names(files.inputs), passes).fitting(result)
+    info["warnings"] += problems
     code = finish(work.out, result, info, data, work.page, output)
     if work.show and work.page:
         show_page(work.out / PAGE)
     return code
+
+
+def _labels(path: Path, x: Any) -> Any:
+    labels = read_labels(path)
+    first = next(iter(x.values())) if isinstance(x, dict) else x[0] if isinstance(x, tuple) else x
+    if len(labels) != len(first):
+        raise InputError(f"there are {len(labels)} labels for {len(first)} inputs; give one for each")
+    return labels
 
 
 def _check_goal(settings: dict[str, Any]) -> None:

@@ -100,7 +100,12 @@ def finish(out: Path, result: Result, info: Mapping[str, Any], x: Any, page: boo
     """
     files = write_folder(out, result, info, x)
     output.table(overview(result))
-    for note in (*result.notes, *info.get("warnings", ())):
+    if result.method != "pooled":
+        worth = [short(needed, plain=True) for needed in plain_passes(result)]
+        output.say(f"As good as {worth[0]} passes of plain Monte Carlo for the mean, {worth[1]} for the variance.")
+    for warning in info.get("warnings", ()):
+        output.warn(warning)
+    for note in result.notes:
         output.note(note)
     written = write_page_if_possible(out, output) if page else None
     output.say(f"{result.status.value} Results are in {out}{os.sep} ({', '.join(files)}).")
@@ -186,5 +191,5 @@ def overview(result: Result, max_rows: int = 8) -> TextTable:
     if hidden:
         rows.append((f"… {hidden} more", "", "", "", ""))
     count = len(leaves(result.mean)[0])
-    caption = f"{result.method}: averages over {count} inputs, {short(result.cost, plain=True)} passes per input"
+    caption = f"{result.method}: averages over {count} inputs, {passes(result.cost, plain=True)} passes per input"
     return TextTable(caption, ("output", "mean", "± stderr", "variance", "± stderr"), rows)

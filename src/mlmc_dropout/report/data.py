@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,25 @@ class PageData:
                 f"labels of shape {self.labels.shape} fit neither {width} classes (whole numbers, one per input) nor "
                 f"{width} values per input; give one or the other"
             )
+
+    def fitting(self, result: Result) -> tuple[PageData, list[str]]:
+        """What belongs to a result; the rest is left out, so that no estimate is lost for want of a name.
+
+        Args:
+            result: The result.
+
+        Returns:
+            What fits, and sentences about what does not.
+        """
+        data, problems = self, []
+        for empty in ({"class_names": ()}, {"labels": None}, {"x": None, "feature_names": ()}):
+            kept = replace(PageData(), **{name: getattr(data, name) for name in empty})
+            try:
+                kept.check(result)
+            except InputError as error:
+                problems.append(f"the page does without them: {error}")
+                data = replace(data, **empty)
+        return data, problems
 
     def save(self, path: Path) -> bool:
         """Write a file with everything that is there.
