@@ -16,13 +16,13 @@ import numpy as np
 from mlmc_dropout.cli.console import Output, TextTable
 from mlmc_dropout.errors import InputError, MissingExtraError
 from mlmc_dropout.report.folder import component_labels, write_folder
-from mlmc_dropout.report.formats import short
-from mlmc_dropout.result import Result, Status, leaves
+from mlmc_dropout.report.formats import passes, short
+from mlmc_dropout.result import Result, Status, leaves, plain_passes
 
 __all__ = ["check_method", "command_line", "finish", "open_executor", "summary", "typical", "write_page_if_possible"]
 
 MAX_WORKERS = 1024
-SHORT_OF_GOAL = (Status.BUDGET_EXHAUSTED, Status.STOPPED, Status.FAILED)
+SHORT_OF_GOAL = (Status.PRECISION_REACHED, Status.BUDGET_EXHAUSTED, Status.STOPPED, Status.FAILED)
 
 
 def check_method(method: str) -> str:
