@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
 import zipfile
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from mlmc_dropout.cli.loading import PICKLE, describe, first_line, is_file, read_safetensors, read_torch_file, type_of
 from mlmc_dropout.errors import InputError, MissingExtraError
+from mlmc_dropout.files import check_expansion
 
 __all__ = ["read_class_names", "read_feature_names", "read_inputs", "read_labels"]
 
@@ -190,8 +190,8 @@ def _npy(path: Path) -> NDArray[Any]:
 
 
 def _npz(path: Path) -> dict[str, NDArray[Any]]:
-    _check_expansion(path)
     try:
+        check_expansion(path)
         with np.load(path, allow_pickle=False) as file:
             arrays = {str(name): np.asarray(file[name]) for name in file.files}
     except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, AttributeError, TypeError, KeyError) as e:
@@ -199,21 +199,6 @@ def _npz(path: Path) -> dict[str, NDArray[Any]]:
     if not arrays:
         raise InputError(f"{str(path)!r} holds no arrays")
     return arrays
-
-
-def _check_expansion(path: Path) -> None:
-    """Refuse an archive that would not fit into memory: a few kilobytes can hold terabytes of zeros."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            expanded = sum(entry.file_size for entry in archive.infolist())
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError, zipfile.BadZipFile, AttributeError):
-        return  # no archive, or no such figure here: reading it will tell
-    if expanded > memory // 2:
-        raise InputError(
-            f"{str(path)!r} expands to {expanded / 2**30:.3g} GiB, more than half of this machine's memory; use a .npy "
-            "file, or split it"
-        )
 
 
 def _numpy_reason(error: BaseException) -> str:
