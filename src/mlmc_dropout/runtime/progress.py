@@ -151,7 +151,7 @@ def _bar() -> Reporter:
 def _short(event: Event) -> str:
     """For a bar beside which 63 characters are left: 80 columns hold it."""
     speed = (event.planned - event.passes) / event.eta if event.eta > 0 else float("nan")
-    rate = f", {speed:.3g} passes/s" if np.isfinite(speed) else ""
+    rate = f", {speed:.{0 if speed >= 10 else 1}f} passes/s" if np.isfinite(speed) else ""
     left = f", {_clock(event.eta)} left" if np.isfinite(event.eta) else ""
     return f"{event.passes:.0f}/{event.planned:.0f}{rate}{left}, ± {event.mean_stderr:.1e}"
 
