@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import os
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,7 +16,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["check_expansion", "digest", "read_archive", "replacing", "sync_folder", "write_archive"]
+__all__ = ["check_expansion", "check_writable", "digest", "read_archive", "replacing", "sync_folder", "write_archive"]
+
+TRIAL = 1 << 16  # bytes written to see whether there is room
 
 
 @contextlib.contextmanager
@@ -165,6 +168,22 @@ def _memory() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return 16 << 30
+
+
+def check_writable(place: Path) -> None:
+    """Try to write at a place, and leave nothing behind: a folder can be read-only, and a disk full.
+
+    Args:
+        place: A folder or file, which need not exist: the trial is made in the nearest folder that does.
+
+    Raises:
+        OSError: If nothing can be written there.
+    """
+    folder = next(path for path in (place, *place.absolute().parents) if path.is_dir())
+    with tempfile.TemporaryFile(dir=folder) as trial:
+        trial.write(bytes(TRIAL))
+        trial.flush()
+        os.fsync(trial.fileno())
 
 
 def sync_folder(folder: Path) -> None:

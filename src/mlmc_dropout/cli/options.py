@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mlmc_dropout.errors import InputError
+from mlmc_dropout.files import check_writable
 
 if TYPE_CHECKING:
     from mlmc_dropout.methods.mlmc.ladder import Ladder
@@ -147,3 +148,7 @@ def check_output(out: Path) -> None:
         raise InputError(f"--out {str(out)!r} cannot be made: {str(parent)!r} is a file")
     if any(len(part.encode(errors="surrogateescape")) > 255 for part in out.parts):
         raise InputError(f"--out {str(out)!r} is too long a name for a folder")
+    try:
+        check_writable(out)
+    except OSError as error:
+        raise InputError(f"--out {str(out)!r} cannot be written ({error.strerror}); choose another folder") from None

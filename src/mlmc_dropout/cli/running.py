@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from mlmc_dropout.cli.console import Output, TextTable
+from mlmc_dropout.cli.console import Output, TextTable, print_error
 from mlmc_dropout.errors import InputError, MissingExtraError
-from mlmc_dropout.report.folder import component_labels, write_folder
+from mlmc_dropout.report.folder import component_labels, write_somewhere
 from mlmc_dropout.report.formats import passes, short
 from mlmc_dropout.result import Result, Status, leaves, plain_passes
 
@@ -96,9 +96,9 @@ def finish(out: Path, result: Result, info: Mapping[str, Any], x: Any, page: boo
         output: Where findings are printed.
 
     Returns:
-        The exit code: 1 if the run ended short of the request, 0 otherwise.
+        The exit code: 1 if the run ended short of the request or the folder could not be written, 0 otherwise.
     """
-    files = write_folder(out, result, info, x)
+    out, files, moved = write_somewhere(out, result, info, x)
     output.table(overview(result))
     if result.method != "pooled":
         worth = [short(needed, plain=True) for needed in plain_passes(result)]
@@ -108,11 +108,13 @@ def finish(out: Path, result: Result, info: Mapping[str, Any], x: Any, page: boo
     for note in result.notes:
         output.note(note)
     written = write_page_if_possible(out, output) if page else None
+    if moved:
+        print_error(f"{moved}; the results are in {out} instead")
     output.say(f"{result.status.value} Results are in {out}{os.sep} ({', '.join(files)}).")
     if written:
         output.say(f"The page is {written}")
     output.data({**summary(result), "out": str(out), "files": files, "page": written})
-    return 1 if result.status in SHORT_OF_GOAL else 0
+    return 1 if moved or result.status in SHORT_OF_GOAL else 0
 
 
 def write_page_if_possible(out: Path, output: Output) -> str | None:
@@ -129,7 +131,7 @@ def write_page_if_possible(out: Path, output: Output) -> str | None:
 
     try:
         return str(write_page(out))
-    except MissingExtraError as error:
+    except (MissingExtraError, OSError) as error:
         output.note(f"the report page was not written: {error}")
         return None
 

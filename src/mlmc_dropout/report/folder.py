@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import json
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ from mlmc_dropout.files import replacing
 from mlmc_dropout.report.data import PageData
 from mlmc_dropout.result import Result, leaves, load_result
 
-__all__ = ["FORMAT", "INFO", "Folder", "read_folder", "write_folder"]
+__all__ = ["FORMAT", "INFO", "Folder", "read_folder", "write_folder", "write_somewhere"]
 
 FORMAT = "mlmc-dropout estimate 1"
 INFO, RESULT, TABLE, NETCDF, DATA, PAGE = (
@@ -84,6 +85,34 @@ def write_folder(path: Path, result: Result, info: Mapping[str, Any], x: Any = N
     with replacing(path / INFO) as scratch:
         scratch.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
     return [*names, INFO]
+
+
+def write_somewhere(path: Path, result: Result, info: Mapping[str, Any], x: Any = None) -> tuple[Path, list[str], str]:
+    """Write the folder of an estimate; if that fails, in another place, so that nothing computed is lost.
+
+    Args:
+        path: The folder.
+        result: The estimate.
+        info: As for :func:`write_folder`.
+        x: As for :func:`write_folder`.
+
+    Returns:
+        The folder that was written, names of the files in it, and why it is another one; empty if it is not.
+
+    Raises:
+        ResultFileError: If nothing can be written anywhere.
+    """
+    problems = []
+    for place in (path, None, Path.cwd(), Path.home()):
+        try:
+            folder = path if place is path else Path(tempfile.mkdtemp(prefix=f"{path.name or 'run'}-", dir=place))
+            files = write_folder(folder, result, info, x)
+        except OSError as error:
+            problems.append(f"{place or tempfile.gettempdir()}: {error.strerror or error}")
+            continue
+        moved = f"{str(path)!r} could not be written ({problems[0].rpartition(': ')[2]})" if problems else ""
+        return folder, files, moved
+    raise ResultFileError(f"the results could not be written anywhere ({'; '.join(problems)}); make room and run again")
 
 
 def read_folder(path: Path) -> Folder:
