@@ -185,8 +185,22 @@ def _result(run: EvaluationRun, step: Step, outputs: str) -> Evaluation:
         step.status,
         planner.method,
         run.seed,
-        tuple(note for note in (step.note, *_remarks(planner)) if note),
+        tuple(note for note in (step.note, _trust(statistics, design), *_remarks(planner)) if note),
         _metadata(run.planner, outputs, run.progress.design),
+    )
+
+
+def _trust(statistics: Statistics, design: Design | None) -> str:
+    """A remark on levels whose variance rests on few inputs and matters."""
+    if design is None:
+        return ""
+    used = [level for level in design.weights if statistics.heavy(level) and statistics.matters(level, design)]
+    if not used:
+        return ""
+    fidelities = ", ".join(f"{passes_of(level)}" for level in used)
+    return (
+        f"Few inputs carry most of the variance of the levels {fidelities}; standard errors are not to be believed to "
+        "the letter."
     )
 
 

@@ -34,6 +34,7 @@ METHODS = ("mlmc", "jackknife", "plug-in", "unbiased")
 FIRST_TOP = 2  # levels of the pilot
 PILOT, PILOT_LEAST, PILOT_FINE = 128, 32, 8  # inputs of the pilot: on level 0, on the others, on costly ones
 GROWTH = 4.0  # by how much a level may grow in a round: variances of few samples are not to be trusted
+TRUST = 0.3  # share of all passes that a level may take so that its variance can be believed
 ENOUGH = 0.97  # a level that has this share of what it needs is left alone
 DESIGN = 16  # passes of a stratified design, used where every input gets as many
 ONE_READING = 7  # levels where the data can be read once
@@ -98,21 +99,31 @@ class Planner:
 
     # -------------------------------------------------------------------------- ladders
 
-    def best_ladder(self, statistics: Statistics) -> Design:
+    def ladder_now(self, statistics: Statistics) -> Design:
         """The weights of the levels, as things stand.
 
         Args:
             statistics: What is known.
 
         Returns:
-            Of the ladders that have been run, the one with the smallest errors.
+            The ladder that is being run; while its levels are not there yet, the most accurate one.
         """
-        w = self._extrapolated(statistics)
-        counts = [state.count for state in statistics.states]
-        top = len(counts) - 1
-        bases = [top] if self._single else [base for base in range(top + 1) if min(counts[base:]) > 1]
-        designs = [ladder(base, top, w) for base in bases]
+        if self._fixed:
+            return ladder(len(statistics.states) - 1, len(statistics.states) - 1, self._extrapolated(statistics))
+        choice = self._choose(statistics)
+        if choice.top < len(statistics.states):
+            return ladder(choice.base, choice.top, self._extrapolated(statistics))
+        return self._most_accurate(statistics)
+
+    def _most_accurate(self, statistics: Statistics) -> Design:
+        w, top = self._extrapolated(statistics), len(statistics.states) - 1
+        designs = [ladder(base, top, w) for base in ([top] if self._single else range(top + 1))]
         return min(designs, key=lambda design: _worst(statistics.readings(design)))
+
+    @property
+    def _fixed(self) -> bool:
+        """Whether there is a single level that will not change."""
+        return self.passes is not None or (self._single and self.goal.tolerance is None)
 
     @property
     def _single(self) -> bool:
@@ -129,7 +140,7 @@ class Planner:
             The weights.
         """
         if not once or self.method != "mlmc":
-            return self.best_ladder(statistics)
+            return self.ladder_now(statistics)
         used = [level for level, state in enumerate(statistics.states) if state.count > 1]
         return ladder(used[0], used[-1], self._extrapolated(statistics))
 
@@ -146,7 +157,7 @@ class Planner:
     def _choose(self, statistics: Statistics) -> _Choice:
         """Of all ladders, those with levels not yet run included, the one that needs the fewest further passes."""
         forecast = statistics.forecast(self._extrapolated(statistics), TOP + 1)
-        readings = statistics.readings(self.best_ladder(statistics))
+        readings = statistics.readings(self._most_accurate(statistics))
         left = math.inf if self.goal.budget is None else (self.goal.budget - statistics.cost()) * statistics.rows
         done = {level: float(state.count) for level, state in enumerate(statistics.states)}
         choose = self._for_budget if self.goal.tolerance is None else self._for_tolerance
@@ -155,13 +166,17 @@ class Planner:
             for top in self._tops(forecast, readings, len(done) - 1)
             for base in ([top] if self._single else range(top + 1))
         ]
-        return min(choices, key=lambda choice: choice.loss)
+        best = min(choices, key=lambda choice: choice.loss)
+        if self.goal.tolerance is None or best.top >= len(done):
+            return best
+        own = ladder(best.base, best.top, self._extrapolated(statistics))  # whose values relative tolerances refer to
+        return self._for_tolerance(forecast, statistics.readings(own), best.base, best.top, left, done)
 
     def _tops(self, forecast: Forecast, readings: Sequence[Reading], top: int) -> range:
         """Finest levels worth looking at: from the first with little enough bias on, or the next few."""
-        first = max(top, 1)
         if self.goal.tolerance is None:
-            return range(first, min(first + 4, TOP) + 1)
+            return range(1, min(max(top, 1) + 4, TOP) + 1)
+        first = max(top, 1)
         targets = self.goal.targets(readings)
         enough = [(forecast.bias[level] <= math.sqrt(0.5) * targets).all() for level in range(first, TOP + 1)]
         first = first + enough.index(True) if any(enough) else TOP
@@ -176,7 +191,7 @@ class Planner:
         left: float,
         done: Mapping[int, float],
     ) -> _Choice:
-        """Passes to the tolerance; far too many where the bias of the ladder takes more than half of its square."""
+        """Further passes to the tolerance; far too many where bias takes more than half of the error's square."""
         targets = self.goal.targets(readings) ** 2
         bias = forecast.bias[top] ** 2
         variances = forecast.variances(base, top)
@@ -218,7 +233,7 @@ class Planner:
             AllocationError: If the budget is too small for anything.
         """
         total = math.inf if self.goal.budget is None else self.goal.budget * rows
-        if self.passes is not None or (self.method in ("jackknife", "plug-in") and self.goal.tolerance is None):
+        if self._fixed:
             return self._first_of_single(rows, total)
         if self.method == "unbiased":
             return self._single_terms((), rows, min(PILOT, total / mean_cost()))
@@ -293,17 +308,19 @@ class Planner:
         statistics = self.statistics(states, rows)
         if len(statistics.states) < min(len(states), FIRST_TOP + 1) and self.passes is None:  # few, and bad luck
             return Step(self._slices(shares, {len(statistics.states): float(PILOT_LEAST)}, rows))
-        if self.passes is not None or (self.method in ("jackknife", "plug-in") and self.goal.tolerance is None):
+        if self._fixed:
             return self._after_single(statistics, shares)
         choice = self._choose(statistics)
         if self._worth_designs(choice, statistics):
             return Step(design=DESIGN)
         if choice.top > len(statistics.states) - 1:
             return self._within(self._more_levels(statistics, choice, shares), statistics, shares)
-        missing = self._missing(statistics, shares, choice.counts, limited=self.goal.tolerance is not None)
+        limited = self.goal.tolerance is not None
+        needed = self._believable(statistics, choice.counts) if limited else choice.counts
+        missing = self._missing(statistics, shares, needed, limited)
         if missing:
             return self._within(Step(self._slices(shares, missing, rows)), statistics, shares)
-        return Step((), *self._verdict(statistics.readings(self.best_ladder(statistics))))
+        return Step((), *self._verdict(statistics.readings(self.ladder_now(statistics))))
 
     def _worth_designs(self, choice: _Choice, statistics: Statistics) -> bool:
         """Whether every input will get so many passes that they had better be stratified."""
@@ -319,6 +336,17 @@ class Planner:
         for level in range(first, min(choice.top, first + 1) + 1):
             counts[level] = min(max(choice.counts.get(level, 0.0), PILOT_FINE), PILOT_LEAST)
         return Step(self._slices(shares, counts, statistics.rows))
+
+    def _believable(self, statistics: Statistics, counts: Mapping[int, float]) -> dict[int, float]:
+        """Twice the samples where few of them carry most of the variance, if that does not cost much."""
+        planned = sum(n * passes_of(level) for level, n in counts.items())
+        enough = dict(counts)
+        for level, n in counts.items():
+            count = statistics.states[level].count
+            more = min(2.0 * count, statistics.rows)
+            if statistics.heavy(level) and count < statistics.rows and more * passes_of(level) < TRUST * planned:
+                enough[level] = max(n, more)
+        return enough
 
     def _missing(
         self, statistics: Statistics, shares: Shares, needed: Mapping[int, float], limited: bool
@@ -340,7 +368,7 @@ class Planner:
         cost = sum((part.high - part.low) * passes_of(part.level) for part in step.slices) * statistics.rows
         if cost <= left * 1.02:
             return step
-        design = self.best_ladder(statistics)
+        design = self.ladder_now(statistics)
         forecast = statistics.forecast(self._extrapolated(statistics), len(statistics.states))
         done = {level: float(state.count) for level, state in enumerate(statistics.states)}
         readings = statistics.readings(design)
@@ -352,7 +380,7 @@ class Planner:
         return Step(self._slices(shares, missing, statistics.rows))
 
     def _after_single(self, statistics: Statistics, shares: Shares) -> Step:
-        readings = statistics.readings(self.best_ladder(statistics))
+        readings = statistics.readings(self.ladder_now(statistics))
         if self.goal.tolerance is None:
             return Step((), *self._verdict(readings))
         top = len(statistics.states) - 1

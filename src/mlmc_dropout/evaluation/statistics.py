@@ -34,6 +34,7 @@ Array = NDArray[np.float64]
 _Value = TypeVar("_Value")
 
 _FEW = 200  # samples below which a variance is not believed to be much smaller than the level below says
+_HEAVY = 0.5  # kurtosis over samples above which few of them carry most of the variance
 _SIGNIFICANT = 3.0  # standard errors by which a mean must differ from 0 to be used for a rate
 _USUAL = (0.85, 0.2)  # rate at which means of differences fall, and its spread: 1 for what is smooth, less at first
 _LAST = 4  # levels that say how fast means fall
@@ -189,14 +190,16 @@ class Statistics:
 
     @_once
     def _careful(self, level: int) -> Array:
-        """Covariance of a level, not below a quarter of the one below where samples are few."""
+        """Covariance of a level; with few samples not below what the level below and the rates tell."""
         C = self.states[level].covariance
         if level == 0 or self.states[level].count >= _FEW or self.states[level - 1].count < 2:
             return C
         K = self.states[level].components
         below = np.diagonal(self._careful(level - 1)).copy()
         below[:K] *= 0.5
-        below[K:] *= 0.25 if level >= 2 else 0.0
+        for metric, part in enumerate(self.parts):
+            beta = _or(self.rates(metric)["beta"].value, 2.0, 0.5, 2.0)
+            below[K:][part] *= 2.0**-beta if level >= 2 else 0.0
         short = np.maximum(below - np.diagonal(C), 0.0)
         return np.asarray(C + np.diag(short))
 
@@ -246,6 +249,33 @@ class Statistics:
         part, K = self.parts[metric], self.states[0].components
         found = [state.block.kurtosis[K : 2 * K][part] for state in self.states[1:]]
         return np.array([float(np.nanmax(k)) if np.isfinite(k).any() else 3.0 for k in found])
+
+    def heavy(self, level: int) -> bool:
+        """Whether few inputs carry most of the variance of a level, so that it is not to be believed yet.
+
+        Args:
+            level: The level.
+        """
+        state, K = self.states[level], self.states[0].components
+        kurtosis = state.block.kurtosis[:K] if level == 0 else state.block.kurtosis[K : 2 * K]
+        plain = [kurtosis[part] for metric, part in self.named_parts() if metric.reduce is None]
+        if not plain or not np.isfinite(np.concatenate(plain)).any():
+            return False
+        return bool(np.nanmax(np.concatenate(plain)) > _HEAVY * state.count)
+
+    def matters(self, level: int, design: Design) -> bool:
+        """Whether a level has more than a tenth of the variance of an estimate.
+
+        Args:
+            level: The level.
+            design: The weights.
+        """
+        for index, part in enumerate(self.parts):
+            g = self.direction(index)
+            own = g @ _weighted(self.covariance_of_mean(level), design.weights[level], part) @ g
+            if own > 0.1 * (g @ self._covariance(design, part) @ g):
+                return True
+        return False
 
     @_once
     def rates(self, metric: int) -> dict[str, Rate]:
