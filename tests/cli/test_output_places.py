@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -95,3 +96,18 @@ def test_when_nothing_can_be_written_anywhere_the_error_says_so(tmp_path, reques
     done = subprocess.run(call, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 2 and "could not be written anywhere" in done.stderr, done.stderr
     assert not list(tmp_path.rglob("*.part"))
+
+
+def test_ctrl_c_is_exit_code_1_as_documented(tmp_path):
+    """A real SIGINT to the command as a process."""
+    command = "import sys; from mlmc_dropout.cli import main; sys.exit(main())"
+    call = [sys.executable, "-c", command, "train", "boundary-layer", "--out", str(tmp_path)]
+    with subprocess.Popen(call, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        process.stderr.readline()
+        while "epoch 1" not in (line := process.stderr.readline()) and line:
+            pass
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "epochs are saved, resume the run" in err and err.rstrip().endswith("error: stopped")

@@ -1,7 +1,8 @@
 """The command line: every command is a thin layer over the library.
 
 One file per command; ``console`` prints, ``options`` holds what commands share. Exit codes: 0 done,
-1 the run ended short of what was asked (or broke), 2 the request cannot be carried out as stated.
+1 the run ended short of what was asked (Ctrl-C included) or broke, 2 the request cannot be carried out as stated;
+after a signal that ends the process, 128 plus its number.
 
 What takes long to import, torch above all, is imported inside the commands: help and version are there at once.
 """
@@ -22,6 +23,8 @@ from mlmc_dropout.version import __version__
 __all__ = ["app", "main"]
 
 _ClickException = typer.BadParameter.__mro__[2]  # typer brings its own copy of click, or uses the installed one
+
+_INTERRUPTED = 130  # what typer makes of Ctrl-C
 
 app = typer.Typer(
     name="mlmc-dropout",
@@ -65,6 +68,8 @@ def main(argv: list[str] | None = None) -> int:
     debug = "--debug" in arguments
     try:
         code = typer.main.get_command(app).main(arguments, prog_name="mlmc-dropout", standalone_mode=False)
+        if code == _INTERRUPTED:
+            raise KeyboardInterrupt
         return code if isinstance(code, int) else 0
     except typer.Exit as stop:
         return stop.exit_code
