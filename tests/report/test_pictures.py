@@ -124,7 +124,7 @@ def test_labels_class_names_and_features_are_shown(tmp_path: Path) -> None:
     labels = np.random.default_rng(1).integers(0, 2, 60)
     text = page(tmp_path, result, x, labels=labels, class_names=["benign <b>", "malign"])
     right = (result.mean.argmax(axis=1) == labels).mean()
-    assert f"<strong>{100 * right:.3g} %</strong>" in text and "Rejection curve" in text
+    assert f"<strong>{100 * right:.3g}\xa0%</strong>" in text and "Rejection curve" in text
     assert "benign &lt;b&gt;" in text and "benign <b>" not in text
     assert re.search(r"input \d+ \(age [−.\de]+, dose [−.\de]+, mass", text)
 

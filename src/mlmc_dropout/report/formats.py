@@ -84,7 +84,7 @@ def ratio(value: float, digits: int = 2, plain: bool = False) -> str:
 
 
 def percent(share: float, digits: int = 2) -> str:
-    """A share in percent.
+    r"""A share in percent.
 
     Args:
         share: The share; 1 is all.
@@ -95,9 +95,9 @@ def percent(share: float, digits: int = 2) -> str:
 
     Examples:
         >>> percent(0.1234)
-        '12 %'
+        '12\xa0%'
     """
-    return f"{short(100 * share, digits)} %"
+    return f"{short(100 * share, digits)}\u00a0%"  # not broken into two lines
 
 
 def duration(seconds: float | None) -> str:
