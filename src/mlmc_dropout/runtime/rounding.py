@@ -32,7 +32,7 @@ class _Rounding:
 
     @classmethod
     def of(cls, found: Estimates, dtype: torch.dtype | None) -> _Rounding:
-        spread = np.maximum(found.variance, 0.0)
+        spread = np.maximum(np.nan_to_num(found.variance), 0.0)
         size = UNITS * torch.finfo(dtype or torch.float32).eps * np.sqrt(found.mean**2 + spread)
         upper = np.maximum(found.variance + 3 * np.nan_to_num(found.variance_stderr), 0.0)
         lost = upper <= (RESOLVED * size) ** 2
