@@ -124,4 +124,7 @@ def _bootstrap(metric: Metric, averages: Array, covariance: Array) -> tuple[floa
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     normal = np.random.Generator(np.random.PCG64(0)).standard_normal((_BOOTSTRAP, len(averages)))
     draws = metric.reduced(averages + np.concatenate([normal, -normal]) @ root.T)
+    draws = draws[np.isfinite(draws)]
+    if len(draws) < _BOOTSTRAP // 4:
+        return float("inf"), 0.0
     return float(draws.std()), float(draws.mean() - metric.reduced(averages))

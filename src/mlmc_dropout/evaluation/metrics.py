@@ -75,7 +75,10 @@ class Metric:
         Returns:
             The value, without the last axis.
         """
-        return averages[..., 0] if self.reduce is None else np.asarray(self.reduce(averages))
+        if self.reduce is None:
+            return averages[..., 0]
+        with np.errstate(invalid="ignore", divide="ignore"):  # noise may lead out of the domain of a function
+            return np.asarray(self.reduce(averages))
 
 
 def select_metrics(metrics: Sequence[str | Metric] | None, outputs: str, has_labels: bool) -> tuple[Metric, ...]:

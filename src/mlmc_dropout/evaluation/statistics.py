@@ -221,7 +221,7 @@ class Statistics:
         for state in self.states[1:]:
             C = state.covariance[K:, K:][part, part]
             means.append(float(g @ state.mean[K:][part]))
-            variances.append(float(g @ C @ g))
+            variances.append(max(float(g @ C @ g), 0.0))
             plain.append(float(np.sum(g**2 * state.block.variance[2 * K :][part])))
         return np.array(means), np.array(variances), np.array(plain)
 
