@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from mlmc_dropout.cli import demo, estimate, plan, report, reproduce, train
+from mlmc_dropout.cli import demo, estimate, evaluate, plan, report, reproduce, train
 from mlmc_dropout.cli.console import print_error
 from mlmc_dropout.errors import ExecutionError, MLMCDropoutError, NonFiniteOutputError
 from mlmc_dropout.version import __version__
@@ -50,7 +50,15 @@ def _root(
     """Error bars you can trust for MC dropout."""
 
 
-for _command in (demo.demo, estimate.estimate, plan.plan, train.train, reproduce.reproduce, report.report):
+for _command in (
+    demo.demo,
+    estimate.estimate,
+    evaluate.evaluate,
+    plan.plan,
+    train.train,
+    reproduce.reproduce,
+    report.report,
+):
     _summary, *_ = (_command.__doc__ or "").partition("\n\n")  # options have help of their own: no list of arguments
     app.command(help=_summary)(_command)
 

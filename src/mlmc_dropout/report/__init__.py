@@ -91,6 +91,10 @@ def page_of(folder: Path) -> Page:
         RunDirectoryError: If the folder holds nothing to report on.
     """
     kind = _kind(folder)
+    if kind == "evaluation":
+        from mlmc_dropout.report import evaluation
+
+        return evaluation.page(folder)
     if kind == "estimate":
         from mlmc_dropout.report import estimate
         from mlmc_dropout.report import folder as files
@@ -109,13 +113,15 @@ def _kind(folder: Path) -> str:
             raise RunDirectoryError(f"there is no folder {str(folder)!r}")
         if (folder / INFO).is_file() and _json(folder / INFO).get("format") == FORMAT:
             return "estimate"
+        if (folder / "evaluation.json").is_file():
+            return "evaluation"
         if any(folder.glob("*/verdict.json")):
             return "reproduction"
     except (OSError, ValueError) as error:
         raise RunDirectoryError(f"{str(folder)!r} cannot be read: {error}") from None
     raise RunDirectoryError(
-        f"{str(folder)!r} holds neither an estimate ({INFO}) nor experiments (*/verdict.json); "
-        "give a folder written by mlmc-dropout estimate, demo or reproduce"
+        f"{str(folder)!r} holds neither an estimate ({INFO}), an evaluation (evaluation.json) nor experiments "
+        "(*/verdict.json); give a folder written by mlmc-dropout estimate, evaluate, demo or reproduce"
     )
 
 
