@@ -16,7 +16,7 @@ from mlmc_dropout.reproduction import reproduce, surrogates
 from mlmc_dropout.reproduction.storage import versions, write_json
 
 FORWARD = ("boundary-layer", *(f"boundary-layer-seed-{seed}" for seed in (1, 2, 3, 4)))
-INVERSE = ("source-inference", "source-inference-seed-1", "source-inference-scalar-omega")
+INVERSE = ("source-inference", "source-inference-seed-1", "source-inference-seed-2", "source-inference-scalar-omega")
 
 _COST = {"repetitions": 3, "plan_repetitions": 2, "moment_passes": 1000}
 SETTINGS: dict[str, dict[str, Any]] = {
