@@ -286,15 +286,49 @@ def _time_limit(seconds: float, before_end: list[str]) -> Iterator[None]:
 DRIVER_FAULTS = {"SIGTERM of the driver": signal.SIGTERM, "SIGKILL of the driver": signal.SIGKILL}
 
 
-def driver_fault(fault: str, method: str, seed: int, folder: Path, orphaned_after: float = 5.0) -> Outcome:
+class _Forked:
+    """A driver that is a fork of this process, which saves its imports."""
+
+    def __init__(self, folder: Path, method: str) -> None:
+        self.pid = os.fork()
+        if not self.pid:
+            code = 1
+            try:
+                main(folder, method)
+                code = 0
+            except SystemExit as stop:
+                code = int(stop.code or 0)
+            finally:
+                os._exit(code)
+
+    def __enter__(self) -> _Forked:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def wait(self) -> int:
+        """Its exit code."""
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def _fresh(folder: Path, method: str) -> subprocess.Popen[bytes]:
+    """A driver with an interpreter of its own, which has imported everything and is about to run."""
+    call = [sys.executable, "-m", "testing.recovery", str(folder), method]
+    driver = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    assert driver.stdout is not None
+    driver.stdout.readline()
+    return driver
+
+
+def driver_fault(
+    fault: str, method: str, seed: int, folder: Path, orphaned_after: float = 5.0, forked: bool = False
+) -> Outcome:
     """A driver with two workers in a process of its own, signalled at a random moment, and resumed here."""
     draw = random.Random(f"{fault} {seed}")
     folder.mkdir(parents=True)
-    call = [sys.executable, "-m", "testing.recovery", str(folder), method]
     started = time.monotonic()
-    with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as driver:
-        assert driver.stdout is not None
-        driver.stdout.readline()  # imported, about to run
+    with _Forked(folder, method) if forked else _fresh(folder, method) as driver:
         time.sleep(draw.uniform(0.0, 6.0))
         below = descendants(driver.pid)
         sent = _send([driver.pid], DRIVER_FAULTS[fault])
