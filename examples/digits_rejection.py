@@ -1,6 +1,7 @@
 """Digits with a rejection curve: hand the most uncertain images to a person, and see the error fall.
 
 Digits that come with scikit-learn. Run: python examples/digits_rejection.py
+Needs: pip install "mlmc-dropout[examples]"
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 A noisy oscillation is forecast one step ahead from windows of 24 values. Dropout acts between the two LSTM
 layers, inside PyTorch's own kernel, and before the output. Run: python examples/lstm_series.py
+Needs: pip install mlmc-dropout
 """
 
 from __future__ import annotations

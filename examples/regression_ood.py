@@ -2,6 +2,7 @@
 
 Diabetes data that come with scikit-learn. The network is trained on patients of low and middling body-mass
 index; those of the highest are kept out. Run: python examples/regression_ood.py
+Needs: pip install "mlmc-dropout[examples]"
 """
 
 from __future__ import annotations

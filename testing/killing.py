@@ -1,7 +1,7 @@
 """A script: a run with checkpoints is killed again and again, resumed each time, and compared with one that was not.
 
-Arguments: folder, number of kills, seed. The library is imported once; every run is a fork of this process, which has
-computed nothing itself. Prints one JSON line.
+Arguments: folder, number of kills, seed, method (pooled unless given). The library is imported once; every run is a
+fork of this process, which has computed nothing itself. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from testing.runs import digest, small
 INTERVAL = 0.1
 TRIAL = 50_000  # passes from which the speed is seen
 LIFE = 0.8  # seconds at most until a kill
+METHODS = ("pooled", "stratified", "control-variate", "mlmc")
 
 
-def run(folder: Path, checkpoint: bool, budget: int) -> None:
+def run(folder: Path, method: str, checkpoint: bool, budget: int) -> None:
     """One run; what it merges is logged with the time, and its result's digest written at the end."""
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     accept = Run.accept
@@ -39,16 +40,16 @@ def run(folder: Path, checkpoint: bool, budget: int) -> None:
     Run.accept = accepting  # type: ignore[method-assign]
     model, x = small(rows=20)
     keep = {"checkpoint": folder / "checkpoint", "checkpoint_interval": INTERVAL} if checkpoint else {}
-    result = md.estimate(model, x, method="pooled", budget=budget, **keep)
+    result = md.estimate(model, x, method=method, budget=budget, **keep)
     (folder / f"digest-{checkpoint}").write_text(digest(result))
 
 
-def forked(folder: Path, checkpoint: bool, budget: int, seconds: float | None = None) -> bool:
+def forked(folder: Path, method: str, checkpoint: bool, budget: int, seconds: float | None = None) -> bool:
     """Run in a fork and kill it after so many seconds; whether it got to its end."""
     child = os.fork()
     if not child:
         try:
-            run(folder, checkpoint, budget)
+            run(folder, method, checkpoint, budget)
         except BaseException as error:
             print(repr(error), file=sys.stderr)
             os._exit(1)
@@ -59,18 +60,18 @@ def forked(folder: Path, checkpoint: bool, budget: int, seconds: float | None = 
     return os.waitpid(child, 0)[1] == 0
 
 
-def main(folder: Path, kills: int, seed: int) -> None:
+def main(folder: Path, kills: int, seed: int, method: str = "pooled") -> None:
     """Kill, resume, compare; report how much work was repeated."""
     draw = random.Random(seed)
     started = time.monotonic()
-    assert forked(folder, False, TRIAL)
+    assert forked(folder, method, False, TRIAL)
     budget = int(TRIAL / (time.monotonic() - started) * LIFE * kills)  # longer than all lives together
-    assert forked(folder, False, budget)
+    assert forked(folder, method, False, budget)
     (folder / "log").unlink()
     done = 0
-    while done < kills and not forked(folder, True, budget, draw.uniform(0.05, LIFE)):
+    while done < kills and not forked(folder, method, True, budget, draw.uniform(0.05, LIFE)):
         done += 1
-    assert forked(folder, True, budget)
+    assert forked(folder, method, True, budget)
     lives: dict[str, list[list[float]]] = {}
     for line in (folder / "log").read_text().splitlines():
         pid, *numbers = line.split()
@@ -86,4 +87,4 @@ def main(folder: Path, kills: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
@@ -35,8 +36,8 @@ from testing.runs import digest
 
 __all__ = ["DRIVER_FAULTS", "WORKER_FAULTS", "Outcome", "descendants", "driver_fault", "worker_fault"]
 
-SILENCE = 4.0  # instead of a minute: seconds after which a silent worker is given up
-LIMIT = 60.0  # seconds from which a run is said to hang; undisturbed it takes a few
+SILENCE = 10.0  # instead of a minute: seconds after which a silent worker is given up
+LIMIT = 90.0  # seconds from which a run is said to hang; undisturbed it takes a few
 METHODS = {"pooled": 128 * 24, "stratified": 2000, "mlmc": 2000}  # with budgets that take a few seconds
 
 
@@ -214,14 +215,14 @@ def worker_fault(fault: str, method: str, seed: int, folder: Path) -> Outcome:
 
     thread = threading.Thread(target=disturb)
     keep = {"checkpoint": folder / "c", "checkpoint_interval": 0.5, "transform": CutOff(tokens)}
-    note = ""
-    with _short_silence(), _time_limit(LIMIT):
+    note, before_end = "", [""]
+    with _short_silence(), _time_limit(LIMIT, before_end):
         started = time.monotonic()
         thread.start()
         try:
             ended = _compared(method, run(method, executor=2, **keep))
         except TimeoutError:
-            ended = "hang"
+            ended, note = "hang", f"{descendants(os.getpid())} {before_end[0]}"
         except MLMCDropoutError as error:
             ended = _resumed(method, type(error).__name__, **keep)
             note = str(error)
@@ -262,8 +263,12 @@ def _short_silence() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
+def _time_limit(seconds: float, before_end: list[str]) -> Iterator[None]:
+    """Raise ``TimeoutError`` after so long; ``before_end`` tells what all threads were doing."""
+
     def late(*_: Any) -> None:
+        stacks = [traceback.extract_stack(frame)[-4:] for frame in sys._current_frames().values()]
+        before_end[0] = " | ".join(" < ".join(f"{f.name}:{f.lineno}" for f in stack) for stack in stacks)
         raise TimeoutError
 
     before = signal.signal(signal.SIGALRM, late)
@@ -281,16 +286,50 @@ def _time_limit(seconds: float) -> Iterator[None]:
 DRIVER_FAULTS = {"SIGTERM of the driver": signal.SIGTERM, "SIGKILL of the driver": signal.SIGKILL}
 
 
-def driver_fault(fault: str, method: str, seed: int, folder: Path, orphaned_after: float = 5.0) -> Outcome:
+class _Forked:
+    """A driver that is a fork of this process, which saves its imports."""
+
+    def __init__(self, folder: Path, method: str) -> None:
+        self.pid = os.fork()
+        if not self.pid:
+            code = 1
+            try:
+                main(folder, method)
+                code = 0
+            except SystemExit as stop:
+                code = int(stop.code or 0)
+            finally:
+                os._exit(code)
+
+    def __enter__(self) -> _Forked:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def wait(self) -> int:
+        """Its exit code."""
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def _fresh(folder: Path, method: str) -> subprocess.Popen[bytes]:
+    """A driver with an interpreter of its own, which has imported everything and is about to run."""
+    call = [sys.executable, "-m", "testing.recovery", str(folder), method]
+    driver = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    assert driver.stdout is not None
+    driver.stdout.readline()
+    return driver
+
+
+def driver_fault(
+    fault: str, method: str, seed: int, folder: Path, orphaned_after: float = 5.0, forked: bool = False
+) -> Outcome:
     """A driver with two workers in a process of its own, signalled at a random moment, and resumed here."""
     draw = random.Random(f"{fault} {seed}")
     folder.mkdir(parents=True)
-    call = [sys.executable, "-m", "testing.recovery", str(folder), method]
     started = time.monotonic()
-    with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as driver:
-        assert driver.stdout is not None
-        driver.stdout.readline()  # imported, about to run
-        time.sleep(draw.uniform(0.0, 8.0))
+    with _Forked(folder, method) if forked else _fresh(folder, method) as driver:
+        time.sleep(draw.uniform(0.0, 6.0))
         below = descendants(driver.pid)
         sent = _send([driver.pid], DRIVER_FAULTS[fault])
         moment = time.monotonic()

@@ -40,7 +40,7 @@ def test_sampler():
 def test_ladders_and_allocation():
     assert list(parameters(md.Ladder.geometric)) == ["first", "ratio", "max_fidelity"]
     assert list(parameters(md.Ladder.dyadic)) == ["levels"]
-    assert list(parameters(md.allocate)) == ["ladder", "budget", "target", "cost", "moments"]
+    assert list(parameters(md.allocate))[:5] == ["ladder", "budget", "target", "cost", "moments"]
     plan = md.allocate(md.Ladder((4, 8, 16)), 1000)
     assert len(plan.continuous) == len(plan.counts) == 3 and isinstance(plan.cost, int)
     assert (md.Moments(mu2=1.0, mu4=3.0).mu2, md.Moments(mu2=1.0).mu4) == (1.0, None)

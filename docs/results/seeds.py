@@ -16,15 +16,15 @@ from mlmc_dropout.reproduction import reproduce, surrogates
 from mlmc_dropout.reproduction.storage import versions, write_json
 
 FORWARD = ("boundary-layer", *(f"boundary-layer-seed-{seed}" for seed in (1, 2, 3, 4)))
-INVERSE = ("source-inference", "source-inference-seed-1", "source-inference-scalar-omega")
+INVERSE = ("source-inference", "source-inference-seed-1", "source-inference-seed-2", "source-inference-scalar-omega")
 
-_COST = {"repetitions": 4, "plan_repetitions": 3, "moment_passes": 1000}
+_COST = {"repetitions": 3, "plan_repetitions": 2, "moment_passes": 1000}
 SETTINGS: dict[str, dict[str, Any]] = {
-    "F3": {"lowest": 0.02, "highest": 0.98, "count": 25},
+    "F3": {"lowest": 0.02, "highest": 0.98, "count": 17},
     "F4": {**_COST, "step": 16},
     "I1": {"fidelities": [10, 10_000]},
     "I2": {"fidelities": [10, 10_000]},
-    "I3": {"highest": 500, "count": 8},
+    "I3": {"highest": 300, "count": 6},
     "I4": {**_COST, "step": 20},
 }
 

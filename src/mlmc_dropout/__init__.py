@@ -10,6 +10,7 @@ The flow of data, and where each step is found:
 6. ``stopping``    standard errors -> how many passes to spend next: budget and tolerance
 7. ``runtime``     runs the tasks of a method on any executor, with checkpoints; ``estimate`` is its front door
 8. ``result``      estimates, standard errors, diagnostics
+9. ``evaluation``  averages over a data set, from formulas in ``quantities``; ``evaluate`` is its front door
 
 ``pinn`` trains the paper's two benchmarks, ``reproduction`` reproduces its figures and tables.
 """
@@ -41,6 +42,9 @@ if TYPE_CHECKING:  # for readers and type checkers; at run time names are import
         RunDirectoryError,
     )
     from mlmc_dropout.estimate import estimate
+    from mlmc_dropout.evaluation.evaluate import evaluate
+    from mlmc_dropout.evaluation.metrics import Metric
+    from mlmc_dropout.evaluation.result import Evaluation, load_evaluation
     from mlmc_dropout.methods.mlmc.adaptive import Adaptive
     from mlmc_dropout.methods.mlmc.allocation import Plan, allocate, moments_of
     from mlmc_dropout.methods.mlmc.ladder import Ladder
@@ -59,6 +63,7 @@ __all__ = [
     "ConfigError",
     "Constant",
     "DropoutSampler",
+    "Evaluation",
     "ExecutionError",
     "FallbackWarning",
     "InputError",
@@ -67,6 +72,7 @@ __all__ = [
     "LevelReplicates",
     "LevelStats",
     "MLMCDropoutError",
+    "Metric",
     "MissingExtraError",
     "ModelError",
     "ModelWarning",
@@ -83,6 +89,8 @@ __all__ = [
     "__version__",
     "allocate",
     "estimate",
+    "evaluate",
+    "load_evaluation",
     "load_result",
     "moments_of",
     "replicates",
@@ -94,10 +102,12 @@ _HOMES = {  # where each name is defined: ``mlmc-dropout --help`` shall not wait
     "Adaptive": "methods.mlmc.adaptive",
     "Constant": "sampling.reading",
     "DropoutSampler": "sampling.sampler",
+    "Evaluation": "evaluation.result",
     "FallbackWarning": "sampling.sampler",
     "Ladder": "methods.mlmc.ladder",
     "LevelReplicates": "methods.mlmc.replicates",
     "LevelStats": "result",
+    "Metric": "evaluation.metrics",
     "MomentBlock": "moments",
     "Moments": "moments",
     "Plan": "methods.mlmc.allocation",
@@ -107,6 +117,8 @@ _HOMES = {  # where each name is defined: ``mlmc-dropout --help`` shall not wait
     "Status": "result",
     "allocate": "methods.mlmc.allocation",
     "estimate": "estimate",
+    "evaluate": "evaluation.evaluate",
+    "load_evaluation": "evaluation.result",
     "load_result": "result",
     "moments_of": "methods.mlmc.allocation",
     "replicates": "methods.mlmc.replicates",

@@ -40,6 +40,7 @@ def estimate(
     levels: Literal["nested", "independent", "uncoupled"] = "nested",
     target: Literal["mean", "variance"] = "mean",
     moments: Moments | Literal["pilot"] | None = None,
+    quantities: Sequence[str] = ("mean", "variance"),
     budget: float | None = None,
     tolerance: float | None = None,
     tolerance_variance: float | None = None,
@@ -79,6 +80,8 @@ def estimate(
         target: Of "mlmc": the moment the counts are optimal for.
         moments: Of "mlmc": moments of a pass for the counts, "pilot" to measure them in a first round, or ``None`` for
             the closure μ4 = 3 μ2².
+        quantities: What is wanted. With ``("mean",)`` a ladder of "mlmc" may start at T_0 = 1, have gaps of 1, and
+            single replicates above its first level.
         budget: Passes per input, at most.
         tolerance: A standard error of the mean that is small enough.
         tolerance_variance: The same for the variance.
@@ -117,7 +120,7 @@ def estimate(
         >>> result.mean.shape, result.cost, result.status.name
         ((5, 1), 1000, 'COMPLETED')
     """
-    spec = _method(method, ladder, counts, levels, target, moments)
+    spec = _method(method, ladder, counts, levels, target, moments, _mean_only(quantities, tolerance_variance))
     if counts is not None and budget is None and tolerance is None and tolerance_variance is None:
         budget = spec.min_cost()
     goal = Goal(budget, tolerance, tolerance_variance, relative, quantile)
@@ -157,8 +160,20 @@ def _runs(
         row += batch.rows
 
 
-def _method(name: str, ladder: Any, counts: Any, levels: Any, target: Any, moments: Any) -> MethodSpec:
+def _mean_only(quantities: Any, tolerance_variance: Any) -> bool:
+    """Whether nothing but the mean is wanted."""
+    wanted = (quantities,) if isinstance(quantities, str) else tuple(quantities)
+    unknown = [name for name in wanted if name not in ("mean", "variance")]
+    if unknown or not wanted:
+        raise InputError(f"quantities are 'mean' and 'variance': got {quantities!r}")
+    if "variance" not in wanted and tolerance_variance is not None:
+        raise InputError("tolerance_variance= needs the variance, which is not among quantities=; add it")
+    return "variance" not in wanted
+
+
+def _method(name: str, ladder: Any, counts: Any, levels: Any, target: Any, moments: Any, mean_only: bool) -> MethodSpec:
     """The method; an adaptive ladder begins with two levels."""
+    settings = {"levels": levels, "target": target, "moments": moments}
     if isinstance(ladder, (str, Adaptive)):
         known = isinstance(ladder, Adaptive) or ladder == "adaptive"
         if not known or counts is not None or name != "mlmc":
@@ -167,10 +182,8 @@ def _method(name: str, ladder: Any, counts: Any, levels: Any, target: Any, momen
                 f"got {ladder!r} with method={name!r} and counts={counts}"
             )
         growth = ladder if isinstance(ladder, Adaptive) else Adaptive()
-        return make_method(
-            name, ladder=growth.first_levels, levels=levels, target=target, growth=growth, moments=moments
-        )
-    return make_method(name, ladder=ladder, counts=counts, levels=levels, target=target, moments=moments)
+        return make_method(name, ladder=growth.first_levels, growth=growth, **settings)
+    return make_method(name, ladder=ladder, counts=counts, mean_only=mean_only, **settings)
 
 
 def _check_affordable(spec: MethodSpec, goal: Goal) -> None:

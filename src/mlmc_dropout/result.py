@@ -5,9 +5,6 @@ from __future__ import annotations
 import enum
 import json
 import os
-import struct
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +20,9 @@ from mlmc_dropout.sampling.outputs import Structure
 
 __all__ = ["LevelStats", "Result", "Status", "load_result", "unreliable"]
 
-FORMAT = 1
+FORMAT = 2
+UNSIGNED = 1  # the format before, without a digest of the contents
+MAX_COST = 1e18  # passes
 
 
 class Status(enum.Enum):
@@ -31,6 +30,7 @@ class Status(enum.Enum):
 
     COMPLETED = "All planned passes were spent."
     TOLERANCE_MET = "The tolerance was met."
+    PRECISION_REACHED = "The tolerance lies below the rounding of the model's numbers; more passes would not help."
     BUDGET_EXHAUSTED = "The budget was exhausted before the tolerance was met."
     STOPPED = "The run was stopped by the user; the result covers the passes spent until then."
     FAILED = "The run ended with an error; the result covers the passes spent until then."
@@ -251,13 +251,6 @@ class Result:
     __repr__ = __str__
 
 
-# What numpy, zipfile, zlib and json raise on files that are damaged or of another kind.
-_UNREADABLE = (
-    *(OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, EOFError, RuntimeError),
-    *(zipfile.BadZipFile, zlib.error, struct.error),
-)
-
-
 def load_result(path: str | os.PathLike[str]) -> Result:
     """Read a result written by :meth:`Result.save`; nothing in the file is executed.
 
@@ -272,18 +265,21 @@ def load_result(path: str | os.PathLike[str]) -> Result:
     """
     path = Path(path) if Path(path).exists() else _npz(path)  # ``save`` adds the suffix
     try:
-        header, arrays = read_archive(path)
-        if header["format"] != FORMAT:
+        header, arrays = read_archive(path, {UNSIGNED: False, FORMAT: True})
+        if header["format"] not in (UNSIGNED, FORMAT):
             raise ResultFileError(f"{path}: result format {header['format']} is not {FORMAT}; update mlmc-dropout")
         return _rebuild(header, arrays)
+    except ResultFileError:
+        raise
     except FileNotFoundError:
         raise ResultFileError(f"{path}: no such file") from None
-    except _UNREADABLE as error:
+    except Exception as error:  # whatever contents of the wrong kind lead to
         raise ResultFileError(f"{path} is not a result file of mlmc-dropout, or is damaged ({error})") from None
 
 
 def _rebuild(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Result:
     structure = Structure.from_json(header["structure"])
+    _check_contents(header, arrays, structure)
     unflatten = structure.unflatten
     estimates = {name: unflatten(arrays[name]) if name in arrays else None for name in _ARRAYS}
     levels = tuple(
@@ -301,6 +297,34 @@ def _rebuild(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Result:
         metadata=header["metadata"],
         structure=structure,
     )
+
+
+def _check_contents(header: dict[str, Any], arrays: dict[str, NDArray[Any]], structure: Structure) -> None:
+    """Refuse values that no result has, with a ``ValueError``."""
+    shape = arrays["mean"].shape
+    if len(shape) != 2 or shape[1] != structure.width:
+        raise ValueError(f"a mean of shape {shape} for outputs of width {structure.width}")
+    expected = {*_ARRAYS, *(f"level{i}.{name}" for i in range(len(header["levels"])) for name in LEVEL_ARRAYS)}
+    for name, values in arrays.items():
+        kind = np.dtype(bool) if name.endswith("_reliable") else np.dtype(np.float64)
+        if name not in expected or values.shape != shape or values.dtype != kind:
+            raise ValueError(f"an array {name!r} of shape {values.shape} and dtype {values.dtype}")
+    if not all(np.isfinite(arrays[name]).all() for name in ("mean", "variance")):
+        raise ValueError("estimates that are not finite")
+    if any((arrays[name] < 0).any() for name in ("mean_stderr", "variance_stderr")):
+        raise ValueError("negative standard errors")
+    kinds: dict[str, Any] = {"cost": (int, float), "seed": int, "method": str, "metadata": dict, "notes": list}
+    for name, kind in kinds.items():
+        if not isinstance(header[name], kind) or isinstance(header[name], bool):
+            raise ValueError(f"{name} = {header[name]!r}")
+    counts = [level[name] for level in header["levels"] for name in ("fidelity", "count")]
+    costs = [level["cost"] for level in header["levels"]]
+    if not 1 <= header["cost"] < MAX_COST or not all(0 <= value < MAX_COST for value in (*counts, *costs)):
+        raise ValueError("costs or counts out of range")
+    if not all(type(value) is int for value in counts) or any(isinstance(value, bool) for value in costs):
+        raise ValueError("counts that are not whole numbers")
+    if not all(isinstance(note, str) for note in header["notes"]):
+        raise ValueError("notes that are no text")
 
 
 # ------------------------------------------------------------------------------- structured arrays

@@ -35,9 +35,9 @@ def test_estimate_writes_everything_and_equals_the_library(call, folder):
     called = call(*GOOD, "--budget", 64, "--method", "pooled", "--seed", 3, "--out", "run")
     assert called.code == 0, called.err
     names = {path.name for path in (folder / "run").iterdir()}
-    assert {"result.npz", "result.csv", "run.json", "inputs.npy", "report.html"} <= names
+    assert {"result.npz", "result.csv", "run.json", "page.npz", "report.html"} <= names
     result = md.load_result(folder / "run" / "result.npz")
-    model = with_weights(read_model("net.py:make"), read_weights(Path("w.safetensors")), Path("w.safetensors"))
+    model = with_weights(read_model("net.py:make")[0], read_weights(Path("w.safetensors")), Path("w.safetensors"))
     expected = md.estimate(model, np.load("x.npy"), budget=64, method="pooled", seed=3)
     np.testing.assert_array_equal(result.mean, expected.mean)
     np.testing.assert_array_equal(result.variance_stderr, expected.variance_stderr)
@@ -175,4 +175,5 @@ def test_a_wrapped_state_dict_and_a_model_object_are_understood(call, folder):
     torch.save({"state_dict": torch.load("w.pt", weights_only=True), "epoch": 3}, "wrapped.pt")
     assert read_weights(Path("wrapped.pt")).keys() == read_weights(Path("w.pt")).keys()
     (folder / "made.py").write_text("from torch import nn\nnet = nn.Sequential(nn.Linear(1, 2), nn.Dropout(0.5))\n")
-    assert isinstance(read_model("made:net"), nn.Module)
+    made, warning = read_model("made:net", trained=False)
+    assert isinstance(made, nn.Module) and "no --weights" in warning

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import mlmc_dropout as md
-from mlmc_dropout.cli.loading import read_inputs
+from mlmc_dropout.cli.inputs import read_inputs
 from mlmc_dropout.errors import MissingExtraError
 from mlmc_dropout.report import write_result_page
 
@@ -66,5 +66,5 @@ def test_estimate_needs_no_extra(call, folder, monkeypatch):
     called = call(*GOOD)
     assert called.code == 0, called.err
     assert "mlmc-dropout[report]" in called.err
-    assert {path.name for path in (folder / "run").iterdir()} == {"result.npz", "result.csv", "run.json", "inputs.npy"}
+    assert {path.name for path in (folder / "run").iterdir()} == {"result.npz", "result.csv", "run.json", "page.npz"}
     assert np.isfinite(md.load_result(folder / "run" / "result.npz").mean).all()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from mlmc_dropout.cli.loading import read_inputs
+from mlmc_dropout.cli.inputs import read_inputs
 from mlmc_dropout.errors import InputError
 
 X = np.array([[0.25, -1.5], [3.0, 1e-3], [7.0, 2.0]])

@@ -17,6 +17,7 @@ from testing.browser import WIDTHS, axe, browser, console, outside_requests, ser
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+SAMPLE = "sample-report.html"
 THEIRS = "#__palette"  # the theme's own switch between light and dark, two radio buttons with hidden labels
 LOADED = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"?(\S+?)[\"\s>]|<link\b[^>]*\bhref=\"?(\S+?)[\"\s>]")
 LOADED_BY_STYLE = re.compile(r"url\(['\"]?([^)'\"]+)|@import\s+['\"]([^'\"]+)")
@@ -55,7 +56,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pages(site: Path) -> list[str]:
     """Addresses of all pages of the site."""
-    found = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html") if path.name != "404.html")
+    others = {"404.html", SAMPLE}  # the sample report is no page of the site; tests/report looks at such
+    found = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html") if path.name not in others)
     assert len(found) > 20
     return found
 
@@ -141,6 +143,12 @@ def test_faults_of_a_page_are_found(tmp_path):
         faults = " ".join(driver.execute_script(FAULTS))
     for kind in ("raw formula: $$", "raw formula: \\(", "raw definition", "not drawn", "no picture", "cut off"):
         assert kind in faults
+
+
+def test_the_first_page_shows_a_report(site):
+    first = (site / "index.html").read_text(encoding="utf-8")
+    assert 'href="sample-report.html"' in first and 'src="img/report.png"' in first
+    assert "<h1>Boundary-layer surrogate</h1>" in (site / SAMPLE).read_text(encoding="utf-8")
 
 
 def test_formulas_and_search_work_from_a_folder(site):

@@ -158,3 +158,36 @@ def test_run_killed_three_times_ends_the_same(
     assert whole.exitcode == 0
     (uninterrupted,) = (tmp_path / "whole").iterdir()
     same_end(uninterrupted, source)
+
+
+class SignalAt(Silent):
+    """A real signal to this process in the middle of a window, and the lines that are said."""
+
+    def __init__(self, epoch: int, number: signal.Signals) -> None:
+        self.epoch, self.number, self.lines = epoch, number, list[str]()
+
+    def update(self, done: int, losses: Mapping[str, float]) -> None:
+        if done >= self.epoch:
+            signal.setitimer(signal.ITIMER_REAL, 0.01)  # some steps later
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
+@pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_a_stopped_run_saves_the_epochs_it_speaks_of(
+    number: signal.Signals, raised: type[BaseException], tmp_path: Path
+) -> None:
+    """The interval of checkpoints never passes, so that the signal alone makes it save."""
+    config = replace(BoundaryLayer.profile("quick"), epochs=400, checkpoint_seconds=1e9)
+    shown = SignalAt(100, number)
+    before = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), number))
+    try:
+        with pytest.raises(raised):
+            start(config, tmp_path / "cut", shown)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    (path,) = (tmp_path / "cut").iterdir()
+    epoch = int(read_tensors(path / "checkpoint.safetensors")[1]["epoch"])
+    assert 100 <= epoch < 400 and f"{epoch} epochs are saved" in shown.lines[-1]
+    same_end(start(config, tmp_path / "whole", Silent()), resume(path, Silent()))

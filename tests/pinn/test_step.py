@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from mlmc_dropout.errors import ConfigError
 from mlmc_dropout.pinn import BoundaryLayer, Config, SourceInference
 from mlmc_dropout.pinn.draws import LAG, TRAINING
 from mlmc_dropout.pinn.problem import Draw, Problem
@@ -138,3 +139,21 @@ def test_compiled_loss_equals_eager(problem: type[Problem]) -> None:
         results.append([total.detach(), constraint, *grads])
     for eager, compiled in zip(*results, strict=True):
         torch.testing.assert_close(compiled, eager, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("omega", "shared"), [("pass", True), ("point", False)])
+def test_a_scalar_omega_is_one_draw_for_all_points(omega: str, shared: bool) -> None:
+    """Other noise at all points but the first changes the target only if every point has its own."""
+    config = replace(SourceInference.profile("quick"), equation=SourceInference(omega=omega))
+    state = new_state(config)
+    (draw,) = new_drawer(config, state.model).block(TRAINING, 0, 1, config.repeats)
+    other = draw.noise.clone()
+    other[:, 1:] = torch.flip(other[:, 1:], dims=(1,))
+    evaluate = evaluator(config, state.model)
+    terms = [evaluate(draw._replace(noise=noise), state.multiplier)[1] for noise in (draw.noise, other)]
+    assert bool(torch.equal(*terms)) == shared
+
+
+def test_an_unknown_omega_is_refused() -> None:
+    with pytest.raises(ConfigError, match="point, pass: got 'grid'"):
+        SourceInference(omega="grid")

@@ -35,6 +35,6 @@ def test_plain_numbers_can_be_read_back() -> None:
 
 
 def test_units() -> None:
-    assert (ratio(2.187), percent(0.1234), duration(1.26), duration(75.2)) == ("2.2×", "12 %", "1.3 s", "75 s")
+    assert (ratio(2.187), percent(0.1234), duration(1.26), duration(75.2)) == ("2.2×", "12\xa0%", "1.3 s", "75 s")
     assert tick_label(1e6) == "10⁶"
     assert tick_label(0.0) == "0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 from html.parser import HTMLParser
@@ -18,12 +19,18 @@ from mlmc_dropout import theory
 from mlmc_dropout.errors import RunDirectoryError
 from mlmc_dropout.report import write_page, write_result_page
 from mlmc_dropout.report.folder import write_folder
-from mlmc_dropout.report.formats import short
+from mlmc_dropout.report.formats import ratio, short
 from mlmc_dropout.report.numbers import compare
 
 pytest.importorskip("jinja2")
 
-SECTIONS = ["asked", "found", "bands", "levels", "allocation", "cost", "warnings", "again"]
+ALWAYS = ["found", "next", "bands", "asked", "again"]
+SECTIONS = {  # those that apply, in order
+    "pooled": ALWAYS,
+    "mlmc": ["found", "next", "bands", "cost", "levels", "allocation", "notes", "asked", "again"],
+    "stratified": ["found", "next", "bands", "cost", "levels", "notes", "asked", "again"],
+    "control-variate": ["found", "next", "bands", "cost", "levels", "notes", "asked", "again"],
+}
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 )
@@ -63,11 +70,12 @@ class _Outline(HTMLParser):
                 self.fetched.append(attributes[name])
 
 
-@pytest.mark.parametrize("method", ["pooled", "mlmc", "stratified", "control-variate", "auto"])
-def test_every_method_gets_every_section(method, model, tmp_path):
-    result = md.estimate(model, np.linspace(0, 1, 9)[:, None], method=method, budget=400)
+@pytest.mark.parametrize("method", SECTIONS)
+def test_every_method_gets_the_sections_that_apply(method, model, tmp_path):
+    result = md.estimate(model, np.linspace(0, 1, 9)[:, None], method=method, budget=3000)
     outline = _Outline(_page(tmp_path, result, np.linspace(0, 1, 9)[:, None]))
-    assert [anchor for anchor in outline.ids if anchor in SECTIONS] == SECTIONS
+    anchors = [anchor for anchor in outline.ids if f"{anchor}-title" in outline.ids]
+    assert [anchor for anchor in anchors if anchor != "warnings"] == SECTIONS[method]
     assert outline.headings[0] == 1 and set(outline.headings[1:]) == {2}
     assert len(set(outline.ids)) == len(outline.ids)
     assert outline.fetched == [] and "script" not in outline.tags
@@ -80,7 +88,7 @@ def test_bands_for_one_dimensional_inputs_and_ranks_for_others(model, tmp_path):
     ranked = _page(tmp_path / "b", result)
     assert "Uncertainty, sorted" in ranked
     most = int(np.argmax(result.variance.mean(axis=1)))
-    assert f'<th scope="row">input {most}</th>' in ranked
+    assert f'<th scope="row" role="rowheader">input {most}</th>' in ranked
 
 
 def test_plain_passes_at_the_same_accuracy_follow_from_the_standard_errors(model):
@@ -111,7 +119,10 @@ def test_allocation_and_S2_are_explained_for_the_levels_that_were_run(levels, co
     budget = float(cost @ np.array([103, 73, 37]))
     best = theory.optimal_counts(theory.level_variances_mean((4, 8, 16)), cost, budget)
     for used, optimum in zip((103, 73, 37), best, strict=True):
-        assert f"<td>{used}</td><td>{short(optimum, 4)}</td>" in text
+        row = (
+            rf'data-label="Used">{used}</td><td role="cell" data-label="Optimum for the mean">{short(optimum, 4)}</td>'
+        )
+        assert row in text
 
 
 def test_warnings_are_words(model, tmp_path):
@@ -119,8 +130,55 @@ def test_warnings_are_words(model, tmp_path):
     short_of = md.estimate(model, x, method="pooled", tolerance=1e-9, budget=100)
     assert "budget was exhausted" in _page(tmp_path / "a", short_of, x)
     fine = md.estimate(model, x, method="pooled", budget=3000)
-    assert "Nothing to warn of" in _page(tmp_path / "b", fine, x)
+    assert 'id="warnings"' not in _page(tmp_path / "b", fine, x)
     assert "took the slow road" in _page(tmp_path / "c", fine, x, warnings=["took the slow road"])
+
+
+def test_notes_are_no_warnings(model, tmp_path):
+    x = np.linspace(0, 1, 5)[:, None]
+    text = _page(tmp_path, md.estimate(model, x, method="auto", budget=3000), x)
+    notes = text[text.index('id="notes"') : text.index('id="asked"')]
+    assert "auto chose" in notes and "Warning" not in notes
+
+
+def test_counts_are_exact_integers(model, tmp_path):
+    x = np.linspace(0, 1, 5)[:, None]
+    text = _page(tmp_path, md.estimate(model, x, method="pooled", budget=1024), x)
+    assert "1\u202f024 passes for each of 5 inputs" in text and "1\u202f020" not in text
+    assert "4\u202f096 passes per input" in text  # what next: half the error
+
+
+def test_one_gain_everywhere(model, tmp_path):
+    x = np.linspace(0, 1, 9)[:, None]
+    result = md.estimate(model, x, method="mlmc", budget=1000)
+    comparison, text = compare(result), _page(tmp_path, result, x)
+    assert f"<strong>{ratio(comparison.gain_mean)}</strong>" in text
+    assert f"with {short(comparison.plain_mean)} passes per input instead of 1\u202f000" in text
+    assert f"as good as {comparison.plain_mean:.3g} passes" in str(result)
+    for method in ("stratified", "control-variate", "auto"):
+        assert not any("times" in note for note in md.estimate(model, x, method=method, budget=400).notes)
+
+
+def test_a_missed_tolerance_says_what_would_meet_it(model, tmp_path):
+    x = np.linspace(0, 1, 5)[:, None]
+    result = md.estimate(model, x, method="pooled", tolerance=1e-3, budget=400)
+    text = _page(tmp_path, result, x, asked={"tolerance": 1e-3, "quantile": 1.0})
+    needed = result.cost * (result.mean_stderr.max() / 1e-3) ** 2
+    assert f"The tolerance needs about {short(needed)} passes" in text
+
+
+def test_a_policy_allows_nothing_but_the_style_and_pictures_inside(model, tmp_path):
+    text = _page(tmp_path, md.estimate(model, np.zeros((3, 1)), method="pooled", budget=64))
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1].replace("&#39;", "'")
+    style = re.search(r"<style>(.*?)</style>", text, re.S)[1]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert policy.startswith("default-src 'none'") and f"style-src 'sha256-{digest}'" in policy
+    assert "unsafe" not in policy and 'style="' not in text
+
+
+def test_the_hash_of_the_weights_is_shown(model, tmp_path):
+    text = _page(tmp_path, md.estimate(model, np.zeros((3, 1)), method="pooled", budget=64), weights="abc123")
+    assert "<dt>Hash of the weights</dt><dd>abc123</dd>" in text
 
 
 def test_hostile_titles_and_settings_stay_text(model, tmp_path):

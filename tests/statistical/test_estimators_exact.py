@@ -213,7 +213,7 @@ def test_the_gaussian_closure_is_exact_for_gaussian_passes():
 
 def test_telescoping_check_sees_a_broken_level():
     """Giles' check is below 1 for a sound run and above it when increments do not belong to their values."""
-    from mlmc_dropout.methods.mlmc.estimator import _telescoping
+    from mlmc_dropout.methods.mlmc.summary import _telescoping
     from mlmc_dropout.moments import MomentBlock
 
     D = passes(14)[:, :200]

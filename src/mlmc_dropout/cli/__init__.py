@@ -1,7 +1,10 @@
 """The command line: every command is a thin layer over the library.
 
 One file per command; ``console`` prints, ``options`` holds what commands share. Exit codes: 0 done,
-1 the run ended short of what was asked (or broke), 2 the request cannot be carried out as stated.
+1 the run ended short of what was asked (Ctrl-C included) or broke, 2 the request cannot be carried out as stated;
+after a signal that ends the process, 128 plus its number.
+
+What takes long to import, torch above all, is imported inside the commands: help and version are there at once.
 """
 
 from __future__ import annotations
@@ -12,19 +15,20 @@ from typing import Annotated
 
 import typer
 
-from mlmc_dropout import __version__
-from mlmc_dropout.cli import demo, estimate, plan, report, reproduce, train
+from mlmc_dropout.cli import demo, estimate, evaluate, plan, report, reproduce, train
 from mlmc_dropout.cli.console import print_error
 from mlmc_dropout.errors import ExecutionError, MLMCDropoutError, NonFiniteOutputError
+from mlmc_dropout.version import __version__
 
 __all__ = ["app", "main"]
 
 _ClickException = typer.BadParameter.__mro__[2]  # typer brings its own copy of click, or uses the installed one
 
+_INTERRUPTED = 130  # what typer makes of Ctrl-C
+
 app = typer.Typer(
     name="mlmc-dropout",
     help="Error bars you can trust for MC dropout.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich" if sys.stdout.isatty() else None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -46,7 +50,15 @@ def _root(
     """Error bars you can trust for MC dropout."""
 
 
-for _command in (demo.demo, estimate.estimate, plan.plan, train.train, reproduce.reproduce, report.report):
+for _command in (
+    demo.demo,
+    estimate.estimate,
+    evaluate.evaluate,
+    plan.plan,
+    train.train,
+    reproduce.reproduce,
+    report.report,
+):
     _summary, *_ = (_command.__doc__ or "").partition("\n\n")  # options have help of their own: no list of arguments
     app.command(help=_summary)(_command)
 
@@ -60,10 +72,12 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         The exit code: 0 done, 1 ended short of the request or broken, 2 the request cannot be carried out as stated.
     """
-    arguments = sys.argv[1:] if argv is None else argv
+    arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
     debug = "--debug" in arguments
     try:
         code = typer.main.get_command(app).main(arguments, prog_name="mlmc-dropout", standalone_mode=False)
+        if code == _INTERRUPTED:
+            raise KeyboardInterrupt
         return code if isinstance(code, int) else 0
     except typer.Exit as stop:
         return stop.exit_code

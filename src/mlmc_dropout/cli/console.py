@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 import unicodedata
+import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
-__all__ = ["Output", "TextTable", "one_line", "print_error"]
+__all__ = ["Output", "TextTable", "one_line", "print_error", "show_page", "wrapped"]
 
+RICH_PADDING = 3  # of a column in a terminal: two blanks and what separates it
 MAX_LENGTH = 600  # characters of an error message: a hostile name can be as long as it likes
 
 
@@ -44,16 +49,44 @@ class TextTable:
         return text + gap if index < self.text_columns else gap + text
 
     def rich(self) -> Any:
-        """The same for a terminal."""
+        """The same for a terminal: words may be broken into lines, numbers never."""
         from rich import box
         from rich.table import Table
 
         table = Table(title=self.caption or None, box=box.SIMPLE_HEAVY, title_justify="left", title_style="bold")
         for index, column in enumerate(self.columns):
-            table.add_column(column, justify="left" if index < self.text_columns else "right")
+            is_text = index < self.text_columns
+            table.add_column(column, justify="left" if is_text else "right", no_wrap=not is_text)
         for row in self.rows:
             table.add_row(*row)
         return table
+
+    def fitted(self, width: int) -> list[TextTable]:
+        """Cut a table into several that fit a terminal, each with the columns of words.
+
+        Args:
+            width: Characters in a line.
+
+        Returns:
+            The tables; one of them is too wide only if a single column of numbers is.
+        """
+        sizes = [max(map(_width, column)) for column in zip(self.columns, *self.rows, strict=True)]
+        words = [max(map(_longest_word, column)) for column in zip(self.columns, *self.rows, strict=True)]
+        text = range(self.text_columns)
+        room = width - sum(words[i] + RICH_PADDING for i in text) - RICH_PADDING
+        groups: list[list[int]] = [[]]
+        used = 0
+        for i in range(self.text_columns, len(sizes)):
+            if groups[-1] and used + sizes[i] + RICH_PADDING > room:
+                groups.append([])
+                used = 0
+            groups[-1].append(i)
+            used += sizes[i] + RICH_PADDING
+        return [self._part([*text, *group], self.caption if not n else "") for n, group in enumerate(groups)]
+
+    def _part(self, columns: Sequence[int], caption: str) -> TextTable:
+        rows = [[row[i] for i in columns] for row in self.rows]
+        return TextTable(caption, [self.columns[i] for i in columns], rows, self.text_columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +113,7 @@ class Output:
             text: The line.
         """
         if self.prints_text:
-            _print(text)
+            _print(wrapped(text, sys.stdout))
 
     def table(self, table: TextTable) -> None:
         """Print a table, with ornaments on a terminal only.
@@ -93,7 +126,9 @@ class Output:
         if sys.stdout.isatty():
             from rich.console import Console
 
-            Console(highlight=False).print(table.rich())
+            console = Console(highlight=False)
+            for part in table.fitted(console.width):
+                console.print(part.rich())
         else:
             _print(table.plain())
 
@@ -104,7 +139,16 @@ class Output:
             text: The remark.
         """
         if not self.quiet:
-            print(f"note: {one_line(text)}", file=sys.stderr)
+            print(wrapped(f"note: {one_line(text)}", sys.stderr), file=sys.stderr)
+
+    def warn(self, text: str) -> None:
+        """Print a warning on stderr.
+
+        Args:
+            text: The warning.
+        """
+        if not self.quiet:
+            print(wrapped(f"warning: {one_line(text)}", sys.stderr), file=sys.stderr)
 
     def data(self, content: dict[str, Any]) -> None:
         """Print the findings as one JSON object, if that was asked for.
@@ -116,6 +160,23 @@ class Output:
             print(json.dumps(content, ensure_ascii=True))
 
 
+def wrapped(text: str, stream: TextIO) -> str:
+    """A line broken between words where a terminal ends; as it is in a pipe.
+
+    Args:
+        text: A line, or several.
+        stream: Where it will be printed.
+
+    Returns:
+        The text.
+    """
+    if not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    lines = [textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) for line in text.split("\n")]
+    return "\n".join("\n".join(parts) for parts in lines)
+
+
 def _print(text: str) -> None:
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding))
@@ -123,6 +184,10 @@ def _print(text: str) -> None:
 
 def _width(text: str) -> int:
     return sum(not unicodedata.combining(character) for character in text)
+
+
+def _longest_word(text: str) -> int:
+    return max(map(_width, text.split()), default=0)
 
 
 def one_line(text: str) -> str:
@@ -139,6 +204,16 @@ def one_line(text: str) -> str:
     return safe if len(safe) <= MAX_LENGTH else safe[: MAX_LENGTH - 1] + "…"
 
 
+def show_page(page: str | Path | None) -> None:
+    """Show a page in the user's browser, if there is one.
+
+    Args:
+        page: The file; None for none.
+    """
+    if page is not None:
+        webbrowser.open(Path(page).resolve().as_uri())
+
+
 def print_error(message: str) -> None:
     """Print the one line of an error on stderr.
 
@@ -146,7 +221,8 @@ def print_error(message: str) -> None:
         message: What went wrong, and what to do.
     """
     line = f"error: {one_line(message)}"
-    print(line.encode("ascii", "backslashreplace").decode() if not _unicode_stderr() else line, file=sys.stderr)
+    line = line if _unicode_stderr() else line.encode("ascii", "backslashreplace").decode()
+    print(wrapped(line, sys.stderr), file=sys.stderr)
 
 
 def _unicode_stderr() -> bool:

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
-from mlmc_dropout.cli.console import Output, TextTable
-from mlmc_dropout.cli.options import Debug, Json, Quiet, check_budget, check_output, check_seed
-from mlmc_dropout.cli.running import command_line, summary, typical, write_page_if_possible
+from mlmc_dropout.cli.console import Output, TextTable, show_page
+from mlmc_dropout.cli.options import Debug, Json, Open, Quiet, check_budget, check_output, check_seed
 from mlmc_dropout.errors import InputError
-from mlmc_dropout.report.formats import ratio, short
-from mlmc_dropout.result import Result
+from mlmc_dropout.report.formats import passes, ratio, short
+
+if TYPE_CHECKING:
+    from mlmc_dropout.result import Result
 
 __all__ = ["demo"]
 
 FOLDER = Path("mlmc-dropout-demo")
+GAIN = (
+    "Averages over the points. Gain: passes that plain Monte Carlo needs for the same standard error, over those spent "
+    "here. S² is what the multilevel formula reports."
+)
 
 
 def demo(
     budget: Annotated[float, typer.Option(help="Passes per input.")] = 1000.0,
     seed: Annotated[int, typer.Option(help="Every mask follows from it.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for results and the page.")] = FOLDER,
+    show: Open = False,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -35,6 +40,7 @@ def demo(
         budget: Passes per input for each method.
         seed: Every mask follows from it.
         out: Folder for results and the page.
+        show: Show the page in a browser.
         as_json: Print one JSON object instead of text.
         quiet: Print nothing but errors.
         debug: Show the traceback of an error.
@@ -42,12 +48,17 @@ def demo(
     Raises:
         InputError: If a number makes no sense or the folder holds other things.
     """
-    from mlmc_dropout import demo as demonstration
-    from mlmc_dropout.report.folder import INFO, write_folder
-
     check_budget(budget)
     check_seed(seed)
     check_output(out)
+    from mlmc_dropout import demo as demonstration
+    from mlmc_dropout.cli.running import command_line, summary, write_page_if_possible
+    from mlmc_dropout.report.data import PageData
+    from mlmc_dropout.report.folder import INFO, write_folder
+    from mlmc_dropout.report.passes import passes_of, telling_rows
+    from mlmc_dropout.runtime.fingerprint import of_model
+    from mlmc_dropout.sampling.sampler import DropoutSampler
+
     if out.is_file() or (out.is_dir() and any(out.iterdir()) and not (out / INFO).is_file()):
         raise InputError(f"--out {str(out)!r} holds other things; choose another folder")
     output = Output(as_json, quiet)
@@ -55,56 +66,57 @@ def demo(
     surrogate = demonstration.surrogate()
     results = demonstration.compare(surrogate, budget, seed)
     output.say(f"{surrogate.name}, {len(surrogate.x)} points, dropout kept on at test time\n")
-    output.table(_table(results))
-    output.say("\nAverages over the points; gain: variance of plain Monte Carlo over that of the method, same passes.")
+    tables = _tables(results)
+    for table in tables:
+        output.table(table)
+        output.say()
+    output.say(GAIN)
     result = results["auto"]
     info = {
         "title": surrogate.name,
         "command": command_line(),
         "seconds": time.perf_counter() - started,
         "asked": {"model": surrogate.name, "budget": budget, "masks": "shared", "seed": seed},
+        "weights": of_model(surrogate.model),
+        "comparison": [{"caption": t.caption, "columns": t.columns, "rows": t.rows} for t in tables],
         "warnings": [],
     }
-    files = write_folder(out, result, info, surrogate.x)
+    shown = passes_of(DropoutSampler(surrogate.model, "shared"), surrogate.x, telling_rows(result), seed)
+    files = write_folder(out, result, info, PageData.of(surrogate.x, feature_names=("x",), passes=shown))
     page = write_page_if_possible(out, output)
     output.say(f"Results are in {out}/ ({', '.join(files)}).")
     if page:
         output.say(f"Open the page: {page}")
+    if show:
+        show_page(page)
     output.data({"results": {name: summary(each) for name, each in results.items()}, "out": str(out), "page": page})
 
 
-def _table(results: dict[str, Result]) -> TextTable:
-    columns = ("method", "passes", "mean", "± stderr", "gain", "variance", "± stderr", "gain", "S²_Y", "S²_V")
-    plain = results["pooled"]
-    rows = []
+def _tables(results: dict[str, Result]) -> list[TextTable]:
+    """Mean and variance side by side for all methods; two tables, so that they fit any terminal."""
+    from mlmc_dropout.report.numbers import compare
+
+    mean, variance = [], []
     for name, result in results.items():
-        cost = plain.cost / result.cost
-        rows.append(
-            (
-                _label(name, result),
-                short(result.cost, plain=True),
-                _average(result.mean, 6),
-                _average(result.mean_stderr, 2),
-                ratio(_gain(plain.mean_stderr, result.mean_stderr, cost), plain=True),
-                _average(result.variance, 4),
-                _average(result.variance_stderr, 2),
-                ratio(_gain(plain.variance_stderr, result.variance_stderr, cost), plain=True),
-                _average(result.S2_mean, 3),
-                _average(result.S2_variance, 3),
-            )
-        )
-    return TextTable("", columns, rows)
+        gains = compare(result)
+        label, cost = _label(name, result), passes(result.cost, plain=True)
+        of_mean = (_average(result.mean, 6), _average(result.mean_stderr, 2), ratio(gains.gain_mean, plain=True))
+        of_variance = (_average(result.variance, 4), _average(result.variance_stderr, 2))
+        mean.append((label, cost, *of_mean, _average(result.S2_mean, 3)))
+        gain = ratio(gains.gain_variance, plain=True)
+        variance.append((label, cost, *of_variance, gain, _average(result.S2_variance, 3)))
+    return [
+        TextTable("Mean", ("method", "passes", "mean", "± stderr", "gain", "S²_Y"), mean),
+        TextTable("Variance", ("method", "passes", "variance", "± stderr", "gain", "S²_V"), variance),
+    ]
 
 
 def _average(value: Any, digits: int) -> str:
+    from mlmc_dropout.cli.running import typical
+
     return "–" if value is None else short(typical(value), digits, plain=True)
 
 
-def _gain(plain_stderr: Any, stderr: Any, cost: float) -> float:
-    """Variance of plain averaging over that of the method, at the same number of passes."""
-    return float(np.mean(np.square(plain_stderr)) / np.mean(np.square(stderr)) * cost)
-
-
 def _label(name: str, result: Result) -> str:
-    titles = {"pooled": "plain Monte Carlo", "mlmc": "multilevel (Algorithm 1)"}
+    titles = {"pooled": "plain Monte Carlo", "mlmc": "multilevel (Alg. 1)"}
     return titles.get(name) or (f"{name}: {result.method}" if result.method != name else name)

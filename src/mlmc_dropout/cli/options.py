@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mlmc_dropout.errors import InputError
-from mlmc_dropout.methods.mlmc.ladder import Ladder
+from mlmc_dropout.files import check_writable
 
-__all__ = ["Debug", "Json", "Quiet", "check_budget", "check_output", "check_seed", "fresh_folder", "parse_ladder"]
-__all__ += ["parse_integers"]
+if TYPE_CHECKING:
+    from mlmc_dropout.methods.mlmc.ladder import Ladder
+
+__all__ = ["Debug", "Json", "Open", "Quiet", "check_budget", "check_output", "check_rate", "check_seed", "fresh_folder"]
+__all__ += ["parse_integers", "parse_ladder"]
 
 MAX_PASSES = 10**9
 MAX_LEVELS = 16
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Open = Annotated[bool, typer.Option("--open", help="Show the page in a browser.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
@@ -38,6 +42,19 @@ def check_budget(budget: float | None, name: str = "--budget") -> None:
         raise InputError(f"{name} is a number of passes per input, at least 1: got {budget:g}")
     if budget > MAX_PASSES:
         raise InputError(f"{name} {budget:g} would never end; at most {MAX_PASSES:g} passes per input are allowed")
+
+
+def check_rate(rate: float | None) -> None:
+    """Refuse dropout rates that drop nothing or everything.
+
+    Args:
+        rate: The rate; None is accepted.
+
+    Raises:
+        InputError: If it does not lie between 0 and 1.
+    """
+    if rate is not None and not 0 < rate < 1:
+        raise InputError(f"--rate must lie strictly between 0 and 1: got {rate:g}")
 
 
 def check_seed(seed: int) -> None:
@@ -87,6 +104,8 @@ def parse_ladder(text: str) -> Ladder:
     Raises:
         InputError: If the text is no list of whole numbers.
     """
+    from mlmc_dropout.methods.mlmc.ladder import Ladder
+
     return Ladder(parse_integers(text, "--ladder"))
 
 
@@ -129,3 +148,7 @@ def check_output(out: Path) -> None:
         raise InputError(f"--out {str(out)!r} cannot be made: {str(parent)!r} is a file")
     if any(len(part.encode(errors="surrogateescape")) > 255 for part in out.parts):
         raise InputError(f"--out {str(out)!r} is too long a name for a folder")
+    try:
+        check_writable(out)
+    except OSError as error:
+        raise InputError(f"--out {str(out)!r} cannot be written ({error.strerror}); choose another folder") from None

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mlmc_dropout.cli.console import Output
-from mlmc_dropout.cli.options import Debug, Json, Quiet, check_output
+from mlmc_dropout.cli.console import Output, show_page
+from mlmc_dropout.cli.options import Debug, Json, Open, Quiet, check_output
 from mlmc_dropout.errors import InputError
 
 __all__ = ["report"]
@@ -17,6 +17,7 @@ __all__ = ["report"]
 def report(
     run: Annotated[Path, typer.Argument(help="Folder written by estimate, demo or reproduce.")],
     out: Annotated[Path | None, typer.Option(help="The page to write; report.html in the folder if not given.")] = None,
+    show: Open = False,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -26,6 +27,7 @@ def report(
     Args:
         run: Folder written by estimate, demo or reproduce.
         out: The page to write; None for ``report.html`` in the folder.
+        show: Show the page in a browser.
         as_json: Print one JSON object instead of text.
         quiet: Print nothing but errors.
         debug: Show the traceback of an error.
@@ -43,4 +45,6 @@ def report(
     page = write_page(run, out)
     output = Output(as_json, quiet)
     output.say(f"the page is {page}")
+    if show:
+        show_page(page)
     output.data({"page": str(page)})

@@ -17,7 +17,7 @@ __all__ = ["reproduce"]
 
 
 def reproduce(
-    ids: Annotated[list[str], typer.Argument(help="F1 F2 F3 F4 I1 I2 I3 I4, or all.")],
+    ids: Annotated[list[str], typer.Argument(help="H F1 F2 F3 F4 I1 I2 I3 I4, or all.")],
     profile: Annotated[str, typer.Option(help="quick (minutes) or paper (the printed settings).")] = "quick",
     out: Annotated[Path, typer.Option(help="Folder for figures, numbers and verdicts.")] = Path("out"),
     as_json: Json = False,

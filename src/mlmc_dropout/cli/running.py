@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from mlmc_dropout.cli.console import Output, TextTable
+from mlmc_dropout.cli.console import Output, TextTable, print_error
 from mlmc_dropout.errors import InputError, MissingExtraError
-from mlmc_dropout.report.folder import component_labels, write_folder
-from mlmc_dropout.report.formats import short
-from mlmc_dropout.result import Result, Status, leaves
+from mlmc_dropout.report.folder import component_labels, write_somewhere
+from mlmc_dropout.report.formats import passes, short
+from mlmc_dropout.result import Result, Status, leaves, plain_passes
 
 __all__ = ["check_method", "command_line", "finish", "open_executor", "summary", "typical", "write_page_if_possible"]
 
 MAX_WORKERS = 1024
-SHORT_OF_GOAL = (Status.BUDGET_EXHAUSTED, Status.STOPPED, Status.FAILED)
+SHORT_OF_GOAL = (Status.PRECISION_REACHED, Status.BUDGET_EXHAUSTED, Status.STOPPED, Status.FAILED)
 
 
 def check_method(method: str) -> str:
@@ -96,18 +96,25 @@ def finish(out: Path, result: Result, info: Mapping[str, Any], x: Any, page: boo
         output: Where findings are printed.
 
     Returns:
-        The exit code: 1 if the run ended short of the request, 0 otherwise.
+        The exit code: 1 if the run ended short of the request or the folder could not be written, 0 otherwise.
     """
-    files = write_folder(out, result, info, x)
+    out, files, moved = write_somewhere(out, result, info, x)
     output.table(overview(result))
-    for note in (*result.notes, *info.get("warnings", ())):
+    if result.method != "pooled":
+        worth = [short(needed, plain=True) for needed in plain_passes(result)]
+        output.say(f"As good as {worth[0]} passes of plain Monte Carlo for the mean, {worth[1]} for the variance.")
+    for warning in info.get("warnings", ()):
+        output.warn(warning)
+    for note in result.notes:
         output.note(note)
     written = write_page_if_possible(out, output) if page else None
+    if moved:
+        print_error(f"{moved}; the results are in {out} instead")
     output.say(f"{result.status.value} Results are in {out}{os.sep} ({', '.join(files)}).")
     if written:
         output.say(f"The page is {written}")
     output.data({**summary(result), "out": str(out), "files": files, "page": written})
-    return 1 if result.status in SHORT_OF_GOAL else 0
+    return 1 if moved or result.status in SHORT_OF_GOAL else 0
 
 
 def write_page_if_possible(out: Path, output: Output) -> str | None:
@@ -124,7 +131,7 @@ def write_page_if_possible(out: Path, output: Output) -> str | None:
 
     try:
         return str(write_page(out))
-    except MissingExtraError as error:
+    except (MissingExtraError, OSError) as error:
         output.note(f"the report page was not written: {error}")
         return None
 
@@ -186,5 +193,5 @@ def overview(result: Result, max_rows: int = 8) -> TextTable:
     if hidden:
         rows.append((f"… {hidden} more", "", "", "", ""))
     count = len(leaves(result.mean)[0])
-    caption = f"{result.method}: averages over {count} inputs, {short(result.cost, plain=True)} passes per input"
+    caption = f"{result.method}: averages over {count} inputs, {passes(result.cost, plain=True)} passes per input"
     return TextTable(caption, ("output", "mean", "± stderr", "variance", "± stderr"), rows)

@@ -49,4 +49,7 @@ def train(
     summary_file = path / "summary.json"
     summary = json.loads(summary_file.read_text(encoding="utf-8")) if summary_file.is_file() else {}
     output.say(f"weights and history are in {path}")
+    if (path / "weights.safetensors").is_file():
+        output.say(f"next: mlmc-dropout estimate --model {path} --inputs x.npy --budget 1000 --out estimate")
+        output.say("where x.npy holds the points, one per row: np.save('x.npy', np.linspace(0, 1, 200)[:, None])")
     output.data({"run": str(path), "summary": summary})

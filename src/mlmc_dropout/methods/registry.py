@@ -11,8 +11,9 @@ from mlmc_dropout.methods.base import MethodSpec
 from mlmc_dropout.methods.control_variate import ControlVariate
 from mlmc_dropout.methods.mlmc.adaptive import Adaptive
 from mlmc_dropout.methods.mlmc.allocation import averaged, check_counts
-from mlmc_dropout.methods.mlmc.estimator import COST_MODELS, MLMC
+from mlmc_dropout.methods.mlmc.estimator import MLMC
 from mlmc_dropout.methods.mlmc.ladder import Ladder
+from mlmc_dropout.methods.mlmc.summary import COST_MODELS
 from mlmc_dropout.methods.pooled import Pooled
 from mlmc_dropout.methods.stratified import Stratified
 from mlmc_dropout.moments import Moments
@@ -62,7 +63,7 @@ def make_method(
     if name not in SPECS:
         raise InputError(f"unknown method {name!r}; use one of {', '.join(SPECS)}")
     if levels not in COST_MODELS:
-        raise InputError(f"unknown levels {levels!r}; use one of {', '.join(COST_MODELS)}")
+        raise InputError(f"unknown levels {levels!r}; use one of {', '.join(map(repr, COST_MODELS))}")
     if target not in ("mean", "variance"):
         raise InputError(f"unknown target {target!r}; use 'mean' or 'variance'")
     if name != "mlmc":
@@ -70,10 +71,10 @@ def make_method(
             raise InputError(f"ladder, counts and moments belong to method='mlmc': got method={name!r}")
         return SPECS[name]
     chosen = ladder if isinstance(ladder, Ladder) else Ladder(DEFAULT_LADDER if ladder is None else ladder)
-    mean_only = mean_only and (min(chosen.steps) < 2 or (counts is not None and min(counts) < 2))
+    replicates = None if counts is None else check_counts(chosen, counts, mean_only)
+    mean_only = mean_only and (min(chosen.steps) < 2 or (replicates is not None and min(replicates) < 2))
     if not mean_only:
         chosen.require_variances()
-    replicates = None if counts is None else check_counts(chosen, counts, mean_only)
     return MLMC(chosen, levels, replicates, target, growth, _moments(moments, counts, mean_only), mean_only)
 
 

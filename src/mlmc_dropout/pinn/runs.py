@@ -174,10 +174,11 @@ def load_run(path: str | Path, problems: Iterable[type[Problem]] = ()) -> Run:
 
 
 def pretrained(name: str) -> Run:
-    """The run of the paper's settings that comes with the library.
+    """A trained run that comes with the library.
 
     Args:
-        name: ``"boundary-layer"`` or ``"source-inference"``.
+        name: ``"boundary-layer"`` or ``"source-inference"``, the runs of the paper's experiments; or one with another
+            seed or target, such as ``"boundary-layer-seed-1"`` (``docs/pinn.md`` lists them).
 
     Returns:
         The run.

@@ -28,6 +28,7 @@ from mlmc_dropout.pinn.plots import draw_losses, draw_solution
 from mlmc_dropout.pinn.problem import Draw, Problem
 from mlmc_dropout.pinn.problems import by_name
 from mlmc_dropout.pinn.progress import TrainingProgress, automatic
+from mlmc_dropout.runtime.signals import ending_by_exception
 
 __all__ = ["TrainingError", "TrainingState", "resume", "start", "step", "train"]
 
@@ -117,7 +118,7 @@ def start(config: Config, out: Path = Path("runs"), progress: TrainingProgress |
     """
     path = runs.create(out, config)
     state = new_state(config)
-    save(path, config, state)
+    Snapshot.of(state).write(path, config)
     return _run(path, config, state, progress)
 
 
@@ -168,14 +169,10 @@ def new_state(config: Config) -> TrainingState:
 
 
 def _run(path: Path, config: Config, state: TrainingState, progress: TrainingProgress | None) -> Path:
-    with progress or automatic() as display:
+    with ending_by_exception(), progress or automatic() as display:
         display.say(f"{config.equation.name}: {config.epochs} epochs from {state.epoch}, in {path}")
-        try:
-            if state.epoch < config.epochs:
-                _loop(path, config, state, display)
-        except KeyboardInterrupt:
-            display.say(f"stopped after {state.epoch} epochs; resume the run {path} to go on")
-            raise
+        if state.epoch < config.epochs:
+            _loop(path, config, state, display)
         _finish(path, config, state, display)
     return path
 
@@ -186,14 +183,20 @@ def _loop(path: Path, config: Config, state: TrainingState, display: TrainingPro
     threads = torch.get_num_threads()
     runs.note_session(path, {"epoch": state.epoch, "compiled": fast is not None, "threads": threads})
     display.begin(state.epoch, config.epochs)
-    saved = time.monotonic()
-    while state.epoch < config.epochs:
-        _window(config, state, fast or evaluate, drawer)
-        losses = dict(zip(("total", *config.equation.terms), state.history[-1][1], strict=True))
-        display.update(state.epoch, losses)
-        if time.monotonic() - saved >= config.checkpoint_seconds or state.epoch == config.epochs:
-            save(path, config, state)
-            saved = time.monotonic()
+    saved, last = time.monotonic(), Snapshot.of(state)
+    try:
+        while state.epoch < config.epochs:
+            _window(config, state, fast or evaluate, drawer)
+            last = Snapshot.of(state)
+            losses = dict(zip(("total", *config.equation.terms), state.history[-1][1], strict=True))
+            display.update(state.epoch, losses)
+            if time.monotonic() - saved >= config.checkpoint_seconds or state.epoch == config.epochs:
+                last.write(path, config)
+                saved = time.monotonic()
+    except (KeyboardInterrupt, SystemExit):  # in mid-step, perhaps: what is kept is the end of the last window
+        last.write(path, config)
+        display.say(f"stopped; {last.epoch} epochs are saved, resume the run {path} to go on")
+        raise
 
 
 def new_drawer(config: Config, model: nn.Module) -> Drawer:
@@ -300,25 +303,53 @@ def _lagged(config: Config, state: TrainingState, evaluate: Evaluate, drawer: Dr
     return evaluate(draw, state.multiplier)[2]
 
 
-def save(path: Path, config: Config, state: TrainingState) -> None:
-    """Write the losses, then the checkpoint: lines of later epochs are dropped again by :func:`restore`.
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A copy of a state, which changes in place, as a checkpoint holds it.
 
-    Args:
-        path: Directory of the run.
-        config: The run.
-        state: Its state.
-
-    Raises:
-        RunDirectoryError: If a file cannot be written.
+    Attributes:
+        epoch: Epochs done.
+        best_loss: Lowest average loss of a window so far.
+        tensors: Weights, best weights, Adam's moments and the multiplier, by name.
+        history: Average losses by window.
     """
-    runs.write_history(path / runs.LOSSES, config, state.history)
-    tensors = {"multiplier": state.multiplier}
-    tensors |= {f"model.{name}": tensor for name, tensor in state.model.state_dict().items()}
-    tensors |= {f"best.{name}": tensor for name, tensor in state.best.items()}
-    for number, moments in state.optimizer.state_dict()["state"].items():
-        tensors |= {f"adam.{number}.{name}": tensor for name, tensor in moments.items()}
-    notes = {"epoch": str(state.epoch), "best_loss": repr(state.best_loss)}
-    runs.write_tensors(path / runs.CHECKPOINT, tensors, notes)
+
+    epoch: int
+    best_loss: float
+    tensors: dict[str, Tensor]
+    history: runs.History
+
+    @classmethod
+    def of(cls, state: TrainingState) -> Snapshot:
+        """Copy a state.
+
+        Args:
+            state: The state.
+
+        Returns:
+            The copy.
+        """
+        tensors = {"multiplier": state.multiplier}
+        tensors |= {f"model.{name}": tensor for name, tensor in state.model.state_dict().items()}
+        tensors |= {f"best.{name}": tensor for name, tensor in state.best.items()}
+        for number, moments in state.optimizer.state_dict()["state"].items():
+            tensors |= {f"adam.{number}.{name}": tensor for name, tensor in moments.items()}
+        copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        return cls(state.epoch, state.best_loss, copies, list(state.history))
+
+    def write(self, path: Path, config: Config) -> None:
+        """Write the losses, then the checkpoint: lines of later epochs are dropped again by :func:`restore`.
+
+        Args:
+            path: Directory of the run.
+            config: The run.
+
+        Raises:
+            RunDirectoryError: If a file cannot be written.
+        """
+        runs.write_history(path / runs.LOSSES, config, self.history)
+        notes = {"epoch": str(self.epoch), "best_loss": repr(self.best_loss)}
+        runs.write_tensors(path / runs.CHECKPOINT, self.tensors, notes)
 
 
 def restore(path: Path, config: Config) -> TrainingState:

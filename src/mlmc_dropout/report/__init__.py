@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,26 +37,45 @@ def write_page(folder: str | Path, out: str | Path | None = None) -> Path:
     return _write(render(page_of(folder)), folder / "report.html" if out is None else Path(out))
 
 
-def write_result_page(result: Result, out: str | Path, x: Any = None, title: str = "Estimate") -> Path:
+def write_result_page(
+    result: Result,
+    out: str | Path,
+    x: Any = None,
+    title: str = "Estimate",
+    *,
+    labels: Any = None,
+    class_names: Sequence[str] = (),
+    feature_names: Sequence[str] = (),
+    passes: Mapping[int, Any] | None = None,
+) -> Path:
     """Write the page about a result in memory.
 
     Args:
         result: The result.
         out: The file to write.
-        x: The inputs; where they are one number each, the estimates are plotted against them.
+        x: The inputs. Estimates are plotted against one number each, drawn as maps over two; a few numbers are shown.
         title: Title of the page.
+        labels: True classes or values, one per input: the page says how often the mean is right, and whether the
+            spread knows where it is not.
+        class_names: Names of the output components.
+        feature_names: Names of the columns of ``x``; those of a data frame by default.
+        passes: Some inputs by number, each with outputs of single passes, (passes, *out), for a histogram.
 
     Returns:
         The file written.
 
     Raises:
+        InputError: If labels, names or passes do not belong to the result.
         RunDirectoryError: If the page cannot be written.
         MissingExtraError: If jinja2 is not installed.
     """
+    from mlmc_dropout.report.data import PageData
     from mlmc_dropout.report.estimate import page
-    from mlmc_dropout.report.folder import Folder, one_dimensional
+    from mlmc_dropout.report.folder import Folder
 
-    return _write(render(page(Folder(Path(out), result, {"title": title}, one_dimensional(x)))), Path(out))
+    data = PageData.of(x, labels, class_names, feature_names, passes)
+    data.check(result)
+    return _write(render(page(Folder(Path(out), result, {"title": title}, data))), Path(out))
 
 
 def page_of(folder: Path) -> Page:
@@ -70,6 +91,10 @@ def page_of(folder: Path) -> Page:
         RunDirectoryError: If the folder holds nothing to report on.
     """
     kind = _kind(folder)
+    if kind == "evaluation":
+        from mlmc_dropout.report import evaluation
+
+        return evaluation.page(folder)
     if kind == "estimate":
         from mlmc_dropout.report import estimate
         from mlmc_dropout.report import folder as files
@@ -88,13 +113,15 @@ def _kind(folder: Path) -> str:
             raise RunDirectoryError(f"there is no folder {str(folder)!r}")
         if (folder / INFO).is_file() and _json(folder / INFO).get("format") == FORMAT:
             return "estimate"
+        if (folder / "evaluation.json").is_file():
+            return "evaluation"
         if any(folder.glob("*/verdict.json")):
             return "reproduction"
     except (OSError, ValueError) as error:
         raise RunDirectoryError(f"{str(folder)!r} cannot be read: {error}") from None
     raise RunDirectoryError(
-        f"{str(folder)!r} holds neither an estimate ({INFO}) nor experiments (*/verdict.json); "
-        "give a folder written by mlmc-dropout estimate, demo or reproduce"
+        f"{str(folder)!r} holds neither an estimate ({INFO}), an evaluation (evaluation.json) nor experiments "
+        "(*/verdict.json); give a folder written by mlmc-dropout estimate, evaluate, demo or reproduce"
     )
 
 
@@ -126,7 +153,9 @@ def render(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("page.html").render(page=page)
+    style = environment.get_template("style.css").render()
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()  # nothing but this style is allowed
+    return environment.get_template("page.html").render(page=page, style=style, style_hash=f"sha256-{digest}")
 
 
 def _write(text: str, path: Path) -> Path:

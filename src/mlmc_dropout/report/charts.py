@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 
 from mlmc_dropout import theory
 from mlmc_dropout.report.blocks import Figure
-from mlmc_dropout.report.formats import short
+from mlmc_dropout.report.formats import passes, short
 from mlmc_dropout.report.numbers import Comparison, Matrices, average, matrix
 from mlmc_dropout.report.svg import MOST_POINTS, NARROW, WIDE, Axis, Chart, Size, bars
 from mlmc_dropout.result import Result
 
-__all__ = ["bands", "cost_bars", "level_variances", "sorted_uncertainty"]
+__all__ = ["bands", "cost_bars", "histogram", "level_variances", "sorted_uncertainty"]
 
 Array = NDArray[np.float64]
 
 
-def bands(x: Array, m: Matrices, component: int, label: str) -> Figure:
+def bands(x: Array, m: Matrices, component: int, label: str, name: str = "input") -> Figure:
     """Mean and ±1, ±2 standard deviations over one-dimensional inputs.
 
     Args:
@@ -27,6 +27,7 @@ def bands(x: Array, m: Matrices, component: int, label: str) -> Figure:
         m: The estimates.
         component: Index of the output component.
         label: Its name.
+        name: What the inputs are called.
 
     Returns:
         The figure.
@@ -37,7 +38,7 @@ def bands(x: Array, m: Matrices, component: int, label: str) -> Figure:
 
     def draw(size: Size) -> str:
         chart = Chart(
-            size, Axis(xs[0], xs[-1], "input"), Axis.of([*(mean - 2 * std), *(mean + 2 * std)], f"output {label}")
+            size, Axis(xs[0], xs[-1], name), Axis.of([*(mean - 2 * std), *(mean + 2 * std)], f"output {label}")
         )
         chart.band(xs, mean - 2 * std, mean + 2 * std, "band2")
         chart.band(xs, mean - std, mean + std, "band1")
@@ -89,6 +90,43 @@ def sorted_uncertainty(m: Matrices) -> Figure:
         f"Standard deviations fall from {short(score[0])} to {short(score[-1])} over {len(order)} inputs; the "
         f"median is {short(float(np.median(m.score)))}.",
         (("dot", "standard deviation"), ("line", "± 2 standard errors")),
+    )
+
+
+def histogram(values: Array, mean: float, std: float, where: str, label: str) -> Figure:
+    """Single passes of one input at one output.
+
+    Args:
+        values: Outputs, (passes,).
+        mean: The estimated mean.
+        std: The estimated standard deviation.
+        where: Which input.
+        label: Name of the output.
+
+    Returns:
+        The figure.
+    """
+    counts, edges = np.histogram(values, bins=int(np.clip(np.sqrt(len(values)), 8, 24)))
+    top = float(counts.max())
+
+    def draw(size: Size) -> str:
+        low, high = min(float(edges[0]), mean - 2 * std), max(float(edges[-1]), mean + 2 * std)
+        chart = Chart(
+            Size(size.width, 0.72 * size.height, size.name),
+            Axis.of([low, high], f"output {label}"),
+            Axis.of([0.0, top], "passes", zero=True),
+        )
+        chart.columns(edges.tolist(), counts.tolist(), "bar")
+        for at, style in ((mean, "line"), (mean - std, "theory"), (mean + std, "theory")):
+            chart.line([at, at], [0.0, top], style)
+        return chart.svg()
+
+    return Figure(
+        _both_sizes(draw),
+        f"{len(values)} single passes of {where}.",
+        f"Histogram of {len(values)} single passes of {where}, output {label}: from {short(float(values.min()))} to "
+        f"{short(float(values.max()))}, mean {short(mean)}, standard deviation {short(std)}.",
+        (("bar", "single passes"), ("line", "mean"), ("theory", "± 1 standard deviation")),
     )
 
 
@@ -144,9 +182,9 @@ def cost_bars(comparison: Comparison) -> Figure:
         The figure.
     """
     items = [
-        ("This run", comparison.cost, f"{short(comparison.cost)} passes"),
-        ("Plain, same error of the mean", comparison.plain_mean, f"{short(comparison.plain_mean)}"),
-        ("Plain, same error of the variance", comparison.plain_variance, f"{short(comparison.plain_variance)}"),
+        ("This run", comparison.cost, f"{passes(comparison.cost)} passes"),
+        ("Plain, same error of the mean", comparison.plain_mean, short(comparison.plain_mean)),
+        ("Plain, same error of the variance", comparison.plain_variance, short(comparison.plain_variance)),
     ]
     return Figure(
         [bars(size, items) for size in (WIDE, NARROW)],

@@ -1,4 +1,7 @@
-"""The page about one estimate: the request, the findings, how far to trust them, how to run it again."""
+"""The page about one estimate: the request, the findings, how far to trust them, how to run it again.
+
+Sections that do not apply are left out.
+"""
 
 from __future__ import annotations
 
@@ -7,33 +10,27 @@ from typing import Any
 
 import numpy as np
 
-from mlmc_dropout import theory
 from mlmc_dropout.report import charts
 from mlmc_dropout.report.blocks import Card, CodeBlock, Facts, Note, Page, Section, TableBlock, Text
-from mlmc_dropout.report.folder import Folder, component_labels
-from mlmc_dropout.report.formats import duration, percent, ratio, short
+from mlmc_dropout.report.folder import Folder
+from mlmc_dropout.report.formats import duration, passes, percent, ratio, short
+from mlmc_dropout.report.levels import allocation, levels
 from mlmc_dropout.report.numbers import Comparison, Matrices, average, compare, matrices, matrix
-from mlmc_dropout.result import Result, Status, unreliable, variance_rates
+from mlmc_dropout.report.outlook import what_next
+from mlmc_dropout.report.pictures import input_name, output_names, pictures
+from mlmc_dropout.report.truth import beside_labels
+from mlmc_dropout.result import Result, Status, unreliable
 from mlmc_dropout.version import __version__
 
 __all__ = ["page"]
 
-MOST_BANDS = 4
-_COST_NOTES = {
-    "coupled": "Optima for the coupled cost: nested levels share passes, and a level is charged only its new ones.",
-    "uncoupled": "Optima for the uncoupled cost: independent levels share none, and a level is charged all its passes.",
-}
-_S2_NOTES = {
-    "nested": "S² adds variances as if levels were independent. Nested levels share passes, so S² overstates.",
-    "independent": "S² adds the levels' variances. Independent levels share no passes, so this is the squared error.",
-}
 _METHODS = {
     "pooled": "plain Monte Carlo: the mean and variance of all passes",
     "mlmc": "multilevel over passes: coarse replicates corrected by finer ones",
     "stratified": "stratified masks: designs of passes in which every unit is dropped evenly",
     "control-variate": "a control variate: the network's expansion in its masks, whose moments are exact",
 }
-_UNFINISHED = (Status.BUDGET_EXHAUSTED, Status.STOPPED, Status.FAILED)
+_FINISHED = (Status.COMPLETED, Status.TOLERANCE_MET)
 
 
 def page(folder: Folder) -> Page:
@@ -43,33 +40,48 @@ def page(folder: Folder) -> Page:
         folder: The estimate with its settings.
 
     Returns:
-        All sections.
+        All sections that apply.
     """
-    result, m, comparison = folder.result, matrices(folder.result), compare(folder.result)
+    result, m = folder.result, matrices(folder.result)
     rows, width = m.mean.shape
-    sections = [
-        _request(folder, rows, width),
-        _findings(m, comparison),
-        _picture(folder, m),
-        _levels(result),
-        _allocation(result, comparison),
-        _cost(result, comparison),
-        _warnings(folder, m),
-        _settings(folder),
-    ]
     date = folder.info.get("date", "")
     return Page(
         str(folder.info.get("title") or "Estimate"),
         "MC dropout estimate",
-        f"{result.status.value} {short(result.cost)} passes for each of {short(rows)} inputs, by {result.method}.",
-        sections,
+        f"{result.status.value} {passes(result.cost)} passes for each of {passes(rows)} inputs, by {result.method}.",
+        list(_sections(folder, m, rows, width)),
         f"Written by mlmc-dropout {__version__}{f' from a run of {date}' if date else ''}. This page needs no network.",
     )
 
 
+def _sections(folder: Folder, m: Matrices, rows: int, width: int) -> Iterator[Section]:
+    result, comparison = folder.result, compare(folder.result)
+    warnings = [*_warnings(folder, m)]
+    yield _findings(folder, m, comparison)
+    if warnings:
+        yield Section("warnings", "Warnings", [Note(text) for text in warnings])
+    yield what_next(folder, m)
+    if folder.info.get("comparison"):
+        yield _side_by_side(folder)
+    yield pictures(folder, m)
+    if folder.data.labels is not None:
+        yield beside_labels(m, folder.data)
+    if result.method != "pooled":
+        yield _cost(comparison)
+    if result.levels and result.method != "pooled":
+        yield levels(result)
+    if result.levels and result.method == "mlmc":
+        yield allocation(result)
+    notes = [note for note in result.notes if note not in warnings]
+    if notes:
+        yield Section("notes", "Notes", [Note(text, calm=True) for text in notes])
+    yield _request(folder, rows, width)
+    yield _settings(folder)
+
+
 def _request(folder: Folder, rows: int, width: int) -> Section:
     result, asked = folder.result, dict(folder.info.get("asked") or {})
-    items = [("Inputs", f"{short(rows)} inputs, {short(width)} output component{'s' * (width != 1)} each")]
+    items = [("Inputs", f"{passes(rows)} inputs, {passes(width)} output component{'s' * (width != 1)} each")]
     items.append(("Method", f"{result.method}: {_METHODS.get(result.method, 'see the documentation')}"))
     items += [
         (_setting_name(key), _setting_text(value)) for key, value in asked.items() if key not in ("method", "inputs")
@@ -90,21 +102,22 @@ def _setting_text(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def _findings(m: Matrices, comparison: Comparison) -> Section:
+def _findings(folder: Folder, m: Matrices, comparison: Comparison) -> Section:
     std, worst = m.std, np.unravel_index(int(np.nanargmax(m.mean_stderr)), m.mean_stderr.shape)
+    where = input_name(folder, int(worst[0]))
+    if m.mean.shape[1] > 1:
+        where += f", output {output_names(folder)[int(worst[1])]}"
     share = float(m.mean_stderr[worst] / std[worst]) if std[worst] > 0 else float("nan")
     middle = float(np.median(std))
     relative = float(np.nanmedian(m.std_stderr / np.where(std > 0, std, np.nan))) if (std > 0).any() else float("nan")
     cards = [
         Card(short(middle), "Spread of a pass", f"median standard deviation; {short(std.min())} to {short(std.max())}"),
-        Card(short(float(m.mean_stderr[worst])), "Largest error of a mean", f"one standard error, input {worst[0]}"),
+        Card(short(float(m.mean_stderr[worst])), "Largest error of a mean", f"one standard error, at {where}"),
         Card(percent(relative), "Error of the spread", "median standard error, relative"),
-        Card(
-            ratio(comparison.gain_mean),
-            "Worth of a pass",
-            f"in passes of plain averaging; {ratio(comparison.gain_variance)} for the variance",
-        ),
     ]
+    if folder.result.method != "pooled":
+        detail = f"in passes of plain averaging; {ratio(comparison.gain_variance)} for the variance"
+        cards.append(Card(ratio(comparison.gain_mean), "Worth of a pass", detail))
     text = Text(
         f"Dropout makes single predictions scatter with a standard deviation of {short(middle)} (median). "
         f"Their mean is known to within {short(float(m.mean_stderr[worst]))} or better everywhere (one standard error"
@@ -114,135 +127,23 @@ def _findings(m: Matrices, comparison: Comparison) -> Section:
     return Section("found", "What was found", [text], cards)
 
 
-def _picture(folder: Folder, m: Matrices) -> Section:
-    labels = component_labels(folder.result)
-    if folder.x is not None:
-        blocks: list[Any] = [charts.bands(folder.x, m, i, label) for i, label in enumerate(labels[:MOST_BANDS])]
-        if len(labels) > MOST_BANDS:
-            blocks.append(Text(f"{len(labels) - MOST_BANDS} further outputs are in result.csv."))
-        return Section("bands", "Prediction and spread", blocks)
-    blocks = [charts.sorted_uncertainty(m), _ranking(m, labels)] if len(m.score) > 1 else [_ranking(m, labels)]
-    return Section("bands", "Uncertainty, sorted", blocks)
-
-
-def _ranking(m: Matrices, labels: list[str], most: int = 10) -> TableBlock:
-    """The most uncertain inputs, at their most uncertain component."""
-    rows = []
-    for i in np.argsort(-m.score, kind="stable")[:most]:
-        j = int(np.argmax(m.std[i]))
-        rows.append(
-            (
-                f"input {i}",
-                labels[j],
-                f"{short(m.mean[i, j], 4)} ± {short(m.mean_stderr[i, j], 2)}",
-                f"{short(m.std[i, j])} ± {short(m.std_stderr[i, j], 2)}",
-            )
+def _side_by_side(folder: Folder) -> Section:
+    """Tables of several methods, as the terminal has shown them."""
+    tables = [
+        TableBlock(
+            str(table["caption"]), [*map(str, table["columns"])], [[*map(str, row)] for row in table["rows"]], ""
         )
-    return TableBlock(
-        "The most uncertain inputs, at their most uncertain output",
-        ("Input", "Output", "Mean ± standard error", "Standard deviation ± standard error"),
-        rows,
-        text_columns=2,
-    )
-
-
-def _levels(result: Result) -> Section:
-    columns = (
-        "Level",
-        "T",
-        "Count",
-        "Passes",
-        "Mean ΔY",
-        "Var ΔY",
-        "Kurtosis",
-        "Mean ΔV",
-        "Var ΔV",
-        "Kurtosis",
-        "Check",
-    )
-    rows = [
-        (
-            level.label,
-            short(level.fidelity),
-            short(level.count),
-            short(level.cost, 4),
-            *(short(average(getattr(level, n))) for n in ("mean", "variance", "kurtosis", "mean_V", "variance_V")),
-            short(average(level.kurtosis_V)),
-            "–" if level.telescoping is None else short(level.telescoping, 2),
-        )
-        for level in result.levels
+        for table in folder.info["comparison"]
     ]
-    note = "Averages over inputs and outputs. Check: Giles' telescoping test, sound below 1."
-    blocks: list[Any] = (
-        [TableBlock("What each level contributed", columns, rows, note)]
-        if rows
-        else [Text("This method keeps no levels.")]
+    note = Text(
+        "Averages over the inputs, for about the same number of passes. Gain: passes that plain Monte Carlo needs for "
+        "the same standard error, over those spent here."
     )
-    if len(rows) > 2:
-        rates = variance_rates(result.levels)
-        blocks.append(
-            Text(
-                "Correction variances fall with the fidelity T to the power "
-                f"{short(-rates[0])} (mean) and {short(-rates[1])} (variance); theory says −1 for both on long ladders."
-            )
-        )
-    return Section("levels", "Levels", blocks)
+    return Section("methods", "Several methods side by side", [*tables, note], short="Methods")
 
 
-def _allocation(result: Result, comparison: Comparison) -> Section:
-    if result.method != "mlmc" or not result.levels:
-        text = (
-            "Plain averaging has one kind of pass, so there is nothing to allocate. Its error follows the closed forms "
-            "exactly: variance of a pass over the number of passes."
-            if result.method == "pooled"
-            else "This method has no ladder of pass counts to allocate. By theory, plain averaging of as many passes "
-            "has the variance of a pass over their number as squared error; this run's is that divided by "
-            f"{short(comparison.gain_mean)} for the mean, and plain averaging's divided by "
-            f"{short(comparison.gain_variance)} for the variance."
-        )
-        return Section("allocation", "Allocation against theory", [Text(text)])
-    T, counts = [lv.fidelity for lv in result.levels], [lv.count for lv in result.levels]
-    cost_model = "coupled" if _is_nested(result) else "uncoupled"
-    cost = theory.cost_per_replicate(T, cost_model)
-    budget = float(cost @ np.asarray(counts))
-    v, w = theory.level_variances_mean(T), theory.level_variances_variance(T)
-    best = [theory.optimal_counts(values, cost, budget) for values in (v, w)]
-    rows = [
-        (f"level {i}", short(T[i]), short(counts[i]), short(best[0][i], 4), short(best[1][i], 4)) for i in range(len(T))
-    ]
-    table = TableBlock(
-        "Replicates used, and the optimum of S² at the same charged cost",
-        ("Level", "T", "Used", "Optimum for the mean", "Optimum for the variance"),
-        rows,
-        _COST_NOTES[cost_model],
-    )
-    blocks = [table, charts.level_variances(result), _reported_variances(result)]
-    return Section("allocation", "Allocation against theory", blocks)
-
-
-def _is_nested(result: Result) -> bool:
-    """Whether levels share passes (Algorithm 1), rather than being drawn independently."""
-    return result.metadata.get("levels") != "independent"
-
-
-def _reported_variances(result: Result) -> TableBlock:
-    """S² beside the squared standard errors."""
-    squares = [average(np.square(matrix(stderr))) for stderr in (result.mean_stderr, result.variance_stderr)]
-    return TableBlock(
-        "What the multilevel formula reports, and what is true",
-        ("Estimator", "S²", "Squared standard error", "Ratio"),
-        [
-            (name, short(average(S2)), short(square), short(average(S2) / square) if square else "–")
-            for name, S2, square in (("mean", result.S2_mean, squares[0]), ("variance", result.S2_variance, squares[1]))
-        ],
-        _S2_NOTES["nested" if _is_nested(result) else "independent"],
-    )
-
-
-def _cost(result: Result, comparison: Comparison) -> Section:
-    if result.method == "pooled":
-        text = "This run is plain Monte Carlo and costs what it costs. Other methods may need fewer passes."
-    elif comparison.gain_mean >= 1:
+def _cost(comparison: Comparison) -> Section:
+    if comparison.gain_mean >= 1:
         text = (
             f"Plain averaging would need {short(comparison.plain_mean)} passes per input for the same error of the "
             f"mean, {short(comparison.gain_mean, 2)} times as many; for the variance "
@@ -251,22 +152,18 @@ def _cost(result: Result, comparison: Comparison) -> Section:
     else:
         text = (
             f"Plain averaging would reach the same error of the mean with {short(comparison.plain_mean)} passes per "
-            f"input instead of {short(comparison.cost)}, and that of the variance with "
+            f"input instead of {passes(comparison.cost)}, and that of the variance with "
             f"{short(comparison.plain_variance)}: here this method costs more than it gives."
         )
     basis = "Estimated from this run's own variance of a pass; for the variance, passes are taken as Gaussian."
     return Section("cost", "Cost beside plain Monte Carlo", [Text(text), charts.cost_bars(comparison), Text(basis)])
 
 
-def _warnings(folder: Folder, m: Matrices) -> Section:
-    result = folder.result
-    doubts = list(_doubts(result, m))
-    warnings = [Note(result.status.value)] if result.status in _UNFINISHED else []
-    warnings += [Note(text) for text in (*folder.info.get("warnings", ()), *doubts)]
-    if not warnings:
-        warnings = [Note("Nothing to warn of: standard errors rest on enough passes and no check failed.", calm=True)]
-    remarks = [Note(note, calm=True) for note in result.notes if note not in doubts]
-    return Section("warnings", "Warnings", [*warnings, *remarks])
+def _warnings(folder: Folder, m: Matrices) -> Iterator[str]:
+    if folder.result.status not in _FINISHED:
+        yield folder.result.status.value
+    yield from map(str, folder.info.get("warnings", ()))
+    yield from _doubts(folder.result, m)
 
 
 def _doubts(result: Result, m: Matrices) -> Iterator[str]:
@@ -301,9 +198,13 @@ def _settings(folder: Folder) -> Section:
         (_setting_name(k), _setting_text(v)) for k, v in result.metadata.items() if k != "versions" and v is not None
     ]
     facts = [("Seed", str(result.seed)), *settings]
+    if folder.info.get("weights"):
+        facts.append(("Hash of the weights", str(folder.info["weights"])))
     if folder.info.get("seconds") is not None:
         facts.append(("Time", duration(float(folder.info["seconds"]))))
     facts += [(f"Version of {name}", str(value)) for name, value in versions.items()]
     blocks.append(Facts(facts))
-    blocks.append(Text("The same versions, seed and inputs give the same numbers, whatever the number of workers."))
-    return Section("again", "Settings to run it again", blocks)
+    blocks.append(
+        Text("The same weights, inputs, seed and versions give the same numbers, whatever the number of workers.")
+    )
+    return Section("again", "Settings to run it again", blocks, short="Run it again")

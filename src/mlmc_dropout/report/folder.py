@@ -3,7 +3,7 @@
 result.npz   estimates, standard errors, levels (``mlmc_dropout.load_result``)
 result.csv   the same estimates, one line per input and output component
 result.nc    the same as NetCDF, when xarray and a NetCDF writer are installed
-inputs.npy   the inputs, when they are one-dimensional (for the plot)
+page.npz     what the page shows besides: inputs of a few numbers each, labels, names, some passes
 run.json     what was asked, how long it took, versions
 report.html  the page
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import json
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,22 +20,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
 
-from mlmc_dropout.errors import MissingExtraError, ResultFileError
+from mlmc_dropout.errors import InputError, MissingExtraError, ResultFileError
 from mlmc_dropout.files import replacing
+from mlmc_dropout.report.data import PageData
 from mlmc_dropout.result import Result, leaves, load_result
 
-__all__ = ["FORMAT", "INFO", "Folder", "one_dimensional", "read_folder", "write_folder"]
+__all__ = ["FORMAT", "INFO", "Folder", "read_folder", "write_folder", "write_somewhere"]
 
 FORMAT = "mlmc-dropout estimate 1"
-INFO, RESULT, TABLE, NETCDF, INPUTS, PAGE = (
+INFO, RESULT, TABLE, NETCDF, DATA, PAGE = (
     "run.json",
     "result.npz",
     "result.csv",
     "result.nc",
-    "inputs.npy",
+    "page.npz",
     "report.html",
 )
 _COLUMNS = ("mean", "variance", "mean_stderr", "variance_stderr", "S2_mean", "S2_variance")
@@ -48,13 +48,13 @@ class Folder:
         path: The folder.
         result: The estimate.
         info: Request, warnings, time and versions, as in ``run.json``.
-        x: The inputs where they are one number each, (inputs,).
+        data: What the page shows besides.
     """
 
     path: Path
     result: Result
     info: Mapping[str, Any]
-    x: NDArray[np.float64] | None
+    data: PageData
 
 
 def write_folder(path: Path, result: Result, info: Mapping[str, Any], x: Any = None) -> list[str]:
@@ -64,7 +64,7 @@ def write_folder(path: Path, result: Result, info: Mapping[str, Any], x: Any = N
         path: The folder; it is made if need be.
         result: The estimate.
         info: Title, command, request, warnings and time, as plain data.
-        x: The inputs; kept where they are one number each.
+        x: The inputs, kept where they are a few numbers each, or all that the page shall show besides.
 
     Returns:
         Names of the files written.
@@ -77,15 +77,42 @@ def write_folder(path: Path, result: Result, info: Mapping[str, Any], x: Any = N
     names.append(TABLE)
     if _netcdf(result, path / NETCDF):
         names.append(NETCDF)
-    line = one_dimensional(x)
-    if line is not None:
-        with replacing(path / INPUTS) as scratch, open(scratch, "wb") as file:
-            np.save(file, line)
-        names.append(INPUTS)
+    data = x if isinstance(x, PageData) else PageData.of(x)
+    (path / DATA).unlink(missing_ok=True)
+    if data.save(path / DATA):
+        names.append(DATA)
     written = {"format": FORMAT, "date": datetime.now(UTC).isoformat(timespec="seconds"), **info}
     with replacing(path / INFO) as scratch:
         scratch.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
     return [*names, INFO]
+
+
+def write_somewhere(path: Path, result: Result, info: Mapping[str, Any], x: Any = None) -> tuple[Path, list[str], str]:
+    """Write the folder of an estimate; if that fails, in another place, so that nothing computed is lost.
+
+    Args:
+        path: The folder.
+        result: The estimate.
+        info: As for :func:`write_folder`.
+        x: As for :func:`write_folder`.
+
+    Returns:
+        The folder that was written, names of the files in it, and why it is another one; empty if it is not.
+
+    Raises:
+        ResultFileError: If nothing can be written anywhere.
+    """
+    problems = []
+    for place in (path, None, Path.cwd(), Path.home()):
+        try:
+            folder = path if place is path else Path(tempfile.mkdtemp(prefix=f"{path.name or 'run'}-", dir=place))
+            files = write_folder(folder, result, info, x)
+        except OSError as error:
+            problems.append(f"{place or tempfile.gettempdir()}: {error.strerror or error}")
+            continue
+        moved = f"{str(path)!r} could not be written ({problems[0].rpartition(': ')[2]})" if problems else ""
+        return folder, files, moved
+    raise ResultFileError(f"the results could not be written anywhere ({'; '.join(problems)}); make room and run again")
 
 
 def read_folder(path: Path) -> Folder:
@@ -102,30 +129,15 @@ def read_folder(path: Path) -> Folder:
     """
     try:
         info = json.loads((path / INFO).read_text(encoding="utf-8"))
-        x = np.load(path / INPUTS, allow_pickle=False) if (path / INPUTS).is_file() else None
     except (OSError, ValueError, EOFError) as error:
         raise ResultFileError(f"{str(path)!r} is not a complete folder of an estimate: {error}") from None
     result = load_result(path / RESULT)
-    if x is not None and (x.ndim != 1 or len(x) != len(leaves(result.mean)[0])):
-        raise ResultFileError(f"{str(path / INPUTS)!r} does not belong to the result beside it")
-    return Folder(path, result, info, x)
-
-
-def one_dimensional(x: Any) -> NDArray[np.float64] | None:
-    """The inputs as one axis, if they are one number each.
-
-    Args:
-        x: Inputs of any kind.
-
-    Returns:
-        (inputs,) in float64, or None for other inputs.
-    """
-    if isinstance(x, Tensor):
-        x = x.detach().cpu().double().numpy()
-    if not isinstance(x, np.ndarray) or x.size != len(x) or x.dtype.kind not in "fiu":
-        return None
-    line = x.reshape(-1).astype(np.float64)
-    return line if len(line) > 1 and np.isfinite(line).all() else None
+    data = PageData.load(path / DATA)
+    try:
+        data.check(result)
+    except InputError as error:
+        raise ResultFileError(f"{str(path / DATA)!r} does not belong to the result beside it: {error}") from None
+    return Folder(path, result, info, data)
 
 
 def write_csv(result: Result, path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["duration", "percent", "ratio", "short", "tick_label"]
+__all__ = ["duration", "passes", "percent", "ratio", "short", "tick_label"]
 
 _LARGEST, _SMALLEST = 1e7, 1e-3
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -46,6 +46,23 @@ def short(value: float, digits: int = 3, plain: bool = False) -> str:
     return text.replace(",", "") if plain else text.replace(",", "\u202f").replace("-", "−")
 
 
+def passes(value: float, plain: bool = False) -> str:
+    """A number of passes, or of anything else that is counted: whole, and in full.
+
+    Args:
+        value: The number; fractions come from gradients, which cost parts of a pass.
+        plain: For a console, as for :func:`short`.
+
+    Returns:
+        The text.
+
+    Examples:
+        >>> passes(1023.6), passes(1023.6, plain=True), passes(0.4)
+        ('1\u202f024', '1024', '0.4')
+    """
+    return short(float(round(value)) if math.isfinite(value) and abs(value) >= 1 else value, plain=plain)
+
+
 def ratio(value: float, digits: int = 2, plain: bool = False) -> str:
     """A factor.
 
@@ -58,14 +75,16 @@ def ratio(value: float, digits: int = 2, plain: bool = False) -> str:
         The text.
 
     Examples:
-        >>> ratio(2.187), ratio(0.5)
-        ('2.2×', '0.5×')
+        >>> ratio(2.187), ratio(0.5), ratio(1e30)
+        ('2.2×', '0.5×', 'over 10⁶×')
     """
+    if value >= 1e6:  # nothing but rounding is left to chance
+        return "over 1e6×" if plain else "over 10⁶×"
     return f"{short(value, digits, plain)}×"
 
 
 def percent(share: float, digits: int = 2) -> str:
-    """A share in percent.
+    r"""A share in percent.
 
     Args:
         share: The share; 1 is all.
@@ -76,9 +95,9 @@ def percent(share: float, digits: int = 2) -> str:
 
     Examples:
         >>> percent(0.1234)
-        '12 %'
+        '12\xa0%'
     """
-    return f"{short(100 * share, digits)} %"
+    return f"{short(100 * share, digits)}\u00a0%"  # not broken into two lines
 
 
 def duration(seconds: float | None) -> str:

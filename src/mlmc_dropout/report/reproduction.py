@@ -17,7 +17,7 @@ __all__ = ["page", "read_verdicts"]
 
 
 def read_verdicts(folder: Path) -> list[dict[str, Any]]:
-    """Every ``verdict.json`` below a folder, in the order of the paper.
+    """Every ``verdict.json`` below a folder, the headline first, then in the order of the paper.
 
     Args:
         folder: A folder written by ``mlmc-dropout reproduce``.
@@ -29,7 +29,7 @@ def read_verdicts(folder: Path) -> list[dict[str, Any]]:
         RunDirectoryError: If one cannot be read.
     """
     verdicts = []
-    for path in sorted(folder.glob("*/verdict.json")):
+    for path in sorted(folder.glob("*/verdict.json"), key=lambda path: (path.parent.name != "H", path)):
         try:
             verdict = json.loads(path.read_text(encoding="utf-8"))
             verdicts.append({**verdict, "id": str(verdict["id"]), "folder": str(path.parent)})

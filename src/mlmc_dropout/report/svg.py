@@ -215,6 +215,45 @@ class Chart:
             (px, ay), (_, by) = self.at(x, a), self.at(x, b)
             self.parts.append(f'<line class="{style}" x1="{px:.1f}" x2="{px:.1f}" y1="{ay:.1f}" y2="{by:.1f}"/>')
 
+    def picture(self, address: str) -> None:
+        """Fill the plot with a picture.
+
+        Args:
+            address: A ``data:`` address.
+        """
+        (left, top), (right, bottom) = self.at(self.x.low, self.y.high), self.at(self.x.high, self.y.low)
+        self.parts.append(
+            f'<image class="pixels" x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" '
+            f'height="{bottom - top:.1f}" preserveAspectRatio="none" href="{address}"/>'
+        )
+
+    def coloured_dot(self, x: float, y: float, fill: str, radius: float = 4.0) -> None:
+        """Draw a mark in a colour of its own.
+
+        Args:
+            x: Abscissa.
+            y: Ordinate.
+            fill: The colour, as in ``#440154``.
+            radius: Its radius in pixels.
+        """
+        px, py = self.at(x, y)
+        self.parts.append(f'<circle cx="{px:.1f}" cy="{py:.1f}" r="{radius}" fill="{fill}"/>')
+
+    def columns(self, edges: Sequence[float], heights: Sequence[float], style: str) -> None:
+        """Draw the columns of a histogram.
+
+        Args:
+            edges: Their edges, one more than columns.
+            heights: Their heights.
+            style: CSS class.
+        """
+        for a, b, height in zip(edges[:-1], edges[1:], heights, strict=True):
+            (left, top), (right, base) = self.at(a, height), self.at(b, self.y.low)
+            self.parts.append(
+                f'<rect class="{style}" x="{left:.1f}" y="{top:.1f}" width="{max(right - left - 1, 0.5):.1f}" '
+                f'height="{max(base - top, 0):.1f}"/>'
+            )
+
     def svg(self) -> str:
         """The drawing; a description for screen readers is the caption beside it."""
         return _wrap(self.size, "".join([*self._grid(), *self.parts, *self._frame()]))

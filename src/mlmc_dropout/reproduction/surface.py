@@ -32,7 +32,7 @@ __all__ = ["SHARE", "Best", "best", "feasible", "level_norms", "locate", "nested
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-SHARE = 0.005  # the paper's code averages the counts of this share of the allocations, the best ones
+SHARE = 0.005  # the authors' code (7c1a764) averages the counts of this share of the allocations, the best ones
 
 
 def feasible(fidelities: Sequence[int], budget: int) -> Counts:

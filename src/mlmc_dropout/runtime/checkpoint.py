@@ -12,12 +12,12 @@ import os
 import shutil
 import time
 import warnings
-import zipfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from mlmc_dropout.errors import CheckpointError, InputError
@@ -28,11 +28,11 @@ from mlmc_dropout.runtime import fingerprint
 from mlmc_dropout.runtime.run import Progress, Run, SavedProgress
 from mlmc_dropout.sampling.sampler import DropoutSampler
 from mlmc_dropout.sampling.source import Source
-from mlmc_dropout.stopping.goal import Goal
+from mlmc_dropout.stopping.goal import MAX_BUDGET, MAX_ROUND, Goal
 
 __all__ = ["CheckpointStore", "CheckpointWarning", "Saved", "read", "write"]
 
-FORMAT = 2
+FORMAT = 3
 _FIELDS = ("mean", "s2", "s3", "s4")
 
 
@@ -113,33 +113,62 @@ def read(path: Path) -> Saved | None:
 
 def _read(path: Path) -> Saved:
     try:
-        header, arrays = read_archive(path)
-        if "identity" in header and header["format"] != FORMAT:
+        header, arrays = read_archive(path, {FORMAT: True})
+        if header["format"] != FORMAT and "identity" in header:
             raise CheckpointError(
                 f"{path}: checkpoint format {header['format']} is not {FORMAT}; use the version that wrote it"
             )
-        stage = header["stage"]
-        progress = SavedProgress(
-            _blocks(header["counts"], arrays),
-            header["done"],
-            float(header["spend"]),
-            int(header["merged"]),
-            None if stage is None else tuple(stage),
-        )
-        return Saved(progress, Goal(**header["goal"]), Goal(**header["origin"]), header["identity"])
-    except FileNotFoundError:
+        if header["format"] != FORMAT:
+            raise ValueError("it has no identity")
+        return _checked(header, arrays)
+    except (FileNotFoundError, CheckpointError):
         raise
-    except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+    except Exception as error:  # whatever contents of the wrong kind lead to
         raise CheckpointError(
             f"{path} is not a checkpoint of mlmc-dropout, or is damaged ({error}); delete it to start again"
         ) from None
 
 
-def _blocks(counts: dict[str, int], arrays: dict[str, NDArray[Any]]) -> dict[str, MomentBlock]:
-    return {
-        name: MomentBlock(int(count), **{f: arrays[f"{name}/{f}"] for f in _FIELDS if f"{name}/{f}" in arrays})
-        for name, count in counts.items()
-    }
+def _checked(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Saved:
+    """What a file holds; values that no run leaves behind are refused with a ``ValueError``."""
+    blocks = {name: _block(name, count, arrays) for name, count in header["counts"].items()}
+    if unknown := arrays.keys() - {f"{name}/{field}" for name in blocks for field in _FIELDS}:
+        raise ValueError(f"unknown arrays {sorted(unknown)}")
+    done = {str(name): _whole(f"{name} done", value) for name, value in header["done"].items()}
+    spend, stage = header["spend"], header["stage"]
+    if isinstance(spend, bool) or not 0 <= spend <= MAX_ROUND:
+        raise ValueError(f"a round of {spend} passes")
+    merged = _whole("merged tasks", header["merged"])
+    if bool(blocks) != bool(done or merged) or ("passes" in done) != bool(done):
+        raise ValueError(f"{len(blocks)} blocks after {done} and {merged} tasks")
+    if not isinstance(header["identity"], dict):
+        raise ValueError("an identity that is none")
+    progress = SavedProgress(blocks, done, float(spend), merged, None if stage is None else tuple(stage))
+    return Saved(progress, Goal(**header["goal"]), Goal(**header["origin"]), header["identity"])
+
+
+def _block(name: str, count: Any, arrays: dict[str, NDArray[Any]]) -> MomentBlock:
+    """A moment block whose sums can be those of so many samples."""
+    values = {field: arrays[f"{name}/{field}"] for field in _FIELDS if f"{name}/{field}" in arrays}
+    if [*values] not in (["mean", "s2"], [*_FIELDS]):
+        raise ValueError(f"{name!r} has {[*values]}")
+    if len({array.shape for array in values.values()}) > 1 or any(a.dtype != np.float64 for a in values.values()):
+        raise ValueError(f"{name!r} has arrays of different shapes or types")
+    if not all(np.isfinite(array).all() for array in values.values()) or (values["s2"] < 0).any():
+        raise ValueError(f"{name!r} has sums that are not finite, or negative sums of squares")
+    n = _whole(f"samples of {name}", count)
+    if not n or (n == 1 and values["s2"].any()):
+        raise ValueError(f"{name!r} has {n} samples and a spread")
+    with np.errstate(over="ignore"):
+        if "s4" in values and (values["s2"] ** 2 > n * values["s4"] * (1 + 1e-6) + 1e-300).any():  # Cauchy-Schwarz
+            raise ValueError(f"{name!r} has sums that {n} samples cannot have")
+    return MomentBlock(n, **values)
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_BUDGET:
+        raise ValueError(f"{name}: {value!r}")
+    return value
 
 
 def _beside(path: Path, ending: str) -> Path:
@@ -153,10 +182,13 @@ def _keep_previous(path: Path) -> None:
     scratch, previous = _beside(path, ".previous.part"), _beside(path, ".previous")
     scratch.unlink(missing_ok=True)
     try:
-        os.link(path, scratch)
-    except OSError:  # a file system without hard links
-        shutil.copyfile(path, scratch)
-    os.replace(scratch, previous)
+        try:
+            os.link(path, scratch)
+        except OSError:  # a file system without hard links
+            shutil.copyfile(path, scratch)
+        os.replace(scratch, previous)
+    finally:
+        scratch.unlink(missing_ok=True)  # two names of one file: the replacement does nothing then
 
 
 # ----------------------------------------------------------------------------------- one estimate

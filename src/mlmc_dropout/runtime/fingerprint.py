@@ -18,7 +18,7 @@ from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.sampler import DropoutSampler
 from mlmc_dropout.sampling.source import Source
 
-__all__ = ["difference", "of_inputs", "of_run", "probe"]
+__all__ = ["difference", "of_inputs", "of_model", "of_run", "probe"]
 
 _PROBED = 32  # output values kept to recognise a model by its behaviour
 _AGREE = 1e-2  # relative; another processor rounds differently, another model differs by far more
@@ -44,7 +44,7 @@ def of_run(sampler: DropoutSampler, method: MethodSpec, seed: int) -> dict[str, 
         "method's settings": method.describe(),
         "masks": sampler.masks,
         "choice of dropout sites": [_plain(sampler.include), _plain(sampler.exclude), _plain(sampler.rates)],
-        "model's parameters": _of_model(sampler.model),
+        "model's parameters": of_model(sampler.model),
     }
     plain: dict[str, Any] = json.loads(json.dumps(facts))  # as it will be read back
     return plain
@@ -99,8 +99,15 @@ def difference(now: dict[str, Any], then: dict[str, Any]) -> str | None:
     return None
 
 
-def _of_model(model: Any) -> str:
-    """A hash of parameters and buffers; a plain function is recognised by its outputs alone."""
+def of_model(model: Any) -> str:
+    """A hash of parameters and buffers; a plain function is recognised by its outputs alone.
+
+    Args:
+        model: The model.
+
+    Returns:
+        The hash, or ``"none"``.
+    """
     if not isinstance(model, nn.Module):
         return "none"
     return _of_tensors([*model.named_parameters(), *model.named_buffers()])

@@ -1,28 +1,19 @@
-"""Imported by the fork server before anything else: ends it when its driver is gone.
+"""Imported by the fork server before anything else: has the system end it with its driver.
 
-The server itself looks for that only when all imports are done, and torch takes seconds. Its forks, the workers, do not
-inherit the timer; they look for themselves (``processes``).
+The server looks by itself whether its driver is gone, but only when all imports are done, and torch takes seconds. Its
+forks, the workers, do not inherit this; they look for themselves (``processes``). Elsewhere than on Linux there is no
+such request, and a server that is orphaned while it starts ends after its imports.
 """
 
 from __future__ import annotations
 
-import os
+import ctypes
 import signal
 import sys
-from typing import Any
 
 __all__: list[str] = []
 
-EVERY = 0.5  # seconds
+_PR_SET_PDEATHSIG = 1  # as in sys/prctl.h
 
-_DRIVER = os.getppid()
-
-
-def _end_with_driver(number: int, frame: Any) -> None:
-    if os.getppid() != _DRIVER:
-        os._exit(1)
-
-
-if "multiprocessing.forkserver" in sys.orig_argv[-1]:
-    signal.signal(signal.SIGALRM, _end_with_driver)
-    signal.setitimer(signal.ITIMER_REAL, EVERY, EVERY)
+if sys.platform == "linux" and "multiprocessing.forkserver" in sys.orig_argv[-1]:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
-from multiprocessing import get_all_start_methods, get_context, parent_process
+from multiprocessing import forkserver, get_all_start_methods, get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
 from typing import Any
@@ -103,7 +103,9 @@ class Processes:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self._context: Any = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
-        self._context.set_forkserver_preload(_PRELOAD)
+        if self._context.get_start_method() == "forkserver":
+            self._context.set_forkserver_preload(_PRELOAD)
+            forkserver.ensure_running()  # here: it ends with the thread that started it (``orphans``)
         self._threads = ThreadPoolExecutor(workers, "mlmc-dropout")
         self._idle: SimpleQueue[_Process | None] = SimpleQueue()
         self._busy: set[_Process] = set()
@@ -194,7 +196,7 @@ def _serve(pipe: Connection, beat: float) -> None:
             data = pipe.recv_bytes()
             try:
                 function, *arguments = pickle.loads(data)
-                answer = function(*arguments), None
+                answer: tuple[Any, Exception | None] = function(*arguments), None
             except Exception as error:
                 answer = None, RuntimeError(f"{type(error).__name__}: {error}")
             say(answer)

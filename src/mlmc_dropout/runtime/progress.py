@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
@@ -13,7 +14,14 @@ import numpy as np
 from mlmc_dropout.errors import InputError
 from mlmc_dropout.runtime.run import Run
 
-__all__ = ["Event", "Reporter", "reporter_for"]
+__all__ = ["Event", "LongRunWarning", "Reporter", "reporter_for"]
+
+FORECAST_AFTER = 5.0  # seconds from which the speed is known
+LONG = 3600.0  # seconds that are worth a word
+
+
+class LongRunWarning(UserWarning):
+    """A run will take very long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,7 @@ class Reporter:
         self._start = self._last = time.monotonic()
         self._opened: dict[int, tuple[float, float]] = {}  # of a batch: when it was first seen, and its passes then
         self._rows = 0
+        self._forecast = False
 
     def __enter__(self) -> Self:
         return self
@@ -61,10 +70,13 @@ class Reporter:
 
     def __call__(self, run: Run) -> None:
         """Something of ``run`` was merged."""
-        if self._show is None:
-            return
         now = time.monotonic()
-        self._opened.setdefault(run.index, (now, run.passes()))
+        since, _ = self._opened.setdefault(run.index, (now, run.passes()))
+        if self._show is None:
+            if not self._forecast and now - since > FORECAST_AFTER:
+                self._forecast = True
+                _warn_if_long(self._left(run, now))
+            return
         if run.finished:
             self._rows += run.source.batch.rows
         elif now - self._last < self._every:
@@ -74,12 +86,27 @@ class Reporter:
 
     def _event(self, run: Run, now: float) -> Event:
         found = run.interim()
-        since, first = self._opened[run.index]
-        passes, planned = run.passes(), run.planned()
-        rate = (passes - first) / max(now - since, 1e-9)
-        eta = (planned - passes) / rate if rate > 0 else float("nan")
+        passes, planned, eta = run.passes(), run.planned(), self._left(run, now)
         largest = [float("nan")] * 2 if found is None else [np.max(found.mean_stderr), np.max(found.variance_stderr)]
         return Event(passes, planned, float(largest[0]), float(largest[1]), self._rows, now - self._start, eta)
+
+    def _left(self, run: Run, now: float) -> float:
+        """Seconds the batch still takes, at the speed so far."""
+        since, first = self._opened[run.index]
+        rate = (run.passes() - first) / max(now - since, 1e-9)
+        return (run.planned() - run.passes()) / rate if rate > 0 else float("nan")
+
+
+def _warn_if_long(seconds: float) -> None:
+    """Somebody who has asked for no progress, and for very much, is told once."""
+    if seconds > LONG:
+        days = f" ({seconds / 86400:.3g} days)" if seconds > 2 * 86400 else ""
+        warnings.warn(
+            f"at the present speed this takes another {_clock(seconds)}{days} for this batch of inputs; Ctrl-C returns "
+            "what there is, checkpoint= keeps it, and progress=True shows how it goes",
+            LongRunWarning,
+            stacklevel=2,
+        )
 
 
 def reporter_for(progress: bool | Show) -> Reporter:
@@ -122,9 +149,11 @@ def _bar() -> Reporter:
 
 
 def _short(event: Event) -> str:
-    """For a bar beside which little room is left."""
-    passes = f"{event.passes:.0f}/{event.planned:.0f} passes"
-    return f"{passes} ± {event.mean_stderr:.1e}, variance ± {event.variance_stderr:.1e} {_clock(event.eta)}"
+    """For a bar beside which 63 characters are left: 80 columns hold it."""
+    speed = (event.planned - event.passes) / event.eta if event.eta > 0 else float("nan")
+    rate = f", {speed:.{0 if speed >= 10 else 1}f} passes/s" if np.isfinite(speed) else ""
+    left = f", {_clock(event.eta)} left" if np.isfinite(event.eta) else ""
+    return f"{event.passes:.0f}/{event.planned:.0f}{rate}{left}, ± {event.mean_stderr:.1e}"
 
 
 def _clock(seconds: float) -> str:

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from mlmc_dropout.errors import CheckpointError
+from mlmc_dropout.errors import CheckpointError, InputError, MLMCDropoutError
 from mlmc_dropout.methods.base import BoundMethod, Estimates, Method, State, Task
 from mlmc_dropout.methods.states import merge_states, to_blocks
 from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.result import Status
+from mlmc_dropout.runtime.rounding import at_precision, limits
 from mlmc_dropout.sampling.source import Source
-from mlmc_dropout.stopping.goal import Goal
+from mlmc_dropout.stopping.goal import MAX_BUDGET, TRUSTED, Goal
 
 __all__ = ["Outcome", "Progress", "Run", "SavedProgress"]
 
@@ -90,28 +91,45 @@ class Run:
         saved: SavedProgress | None = None,
     ) -> None:
         self.index, self.source, self.goal = index, source, goal
-        self._use(method if saved is None else method.at_stage(saved.stage))
+        self._use(method if saved is None else _at_stage(method, saved.stage))
         self.outcome: Outcome | None = None
         self.tasks: list[Task] = []
         self._sent = 0
         self._early: dict[int, Sequence[State]] = {}
-        self._expected = 0.0  # passes the goal will take, by the latest look
-        self.progress = self._start() if saved is None else self._restored(saved)
-        self._enter_round()
+        self._expected = 0.0 if goal.has_tolerance else goal.budget or 0.0  # passes the goal takes, by the latest look
+        if saved is None:
+            self.progress = self._start()
+            self._enter_round()
+        else:
+            self._resume(saved)
 
     def _start(self) -> Progress:
         first = self.goal.pilot if self.method.grows else self.goal.first
         return Progress(None, {}, first(self.bound.min_cost()), 0, self.bound.stage)
 
-    def _restored(self, saved: SavedProgress) -> Progress:
+    def _resume(self, saved: SavedProgress) -> None:
+        """Go on from saved progress; a file may hold anything, and what does not fit is refused."""
+        shape = self.source.batch.rows, self.source.program.structure.width
         try:
+            if any(block.mean.shape != shape for block in saved.blocks.values()):
+                raise ValueError(f"outputs of another shape than {shape}")
             state = self.bound.read_state(saved.blocks) if saved.blocks else None
-        except (KeyError, ValueError, TypeError) as error:
+            self.progress = Progress(state, saved.done, saved.spend, saved.merged, saved.stage)
+            if not saved.spend and not self.bound.has_estimates(state):
+                raise ValueError("a finished round without estimates")
+            self._enter_round()
+            if not self.finished and self.progress.merged >= len(self.tasks):
+                raise ValueError(f"{self.progress.merged} of {len(self.tasks)} tasks")
+            most = saved.done["passes"] if not saved.spend else self._after["passes"]
+            if any(block.count > most for block in saved.blocks.values()):
+                raise ValueError(f"more samples than {most} passes give")
+        except MLMCDropoutError:
+            raise
+        except Exception as error:
             raise CheckpointError(
-                f"the checkpoint does not hold the state of method={self.method.name!r} ({error}); delete it to start "
-                "again"
+                f"the checkpoint does not hold the state of method={self.method.name!r} ({type(error).__name__}: "
+                f"{error}); delete it to start again"
             ) from None
-        return Progress(state, saved.done, saved.spend, saved.merged, saved.stage)
 
     # ------------------------------------------------------------------------------- tasks
 
@@ -203,19 +221,31 @@ class Run:
         min_cost = self.bound.min_cost() - found.overhead
         if goal.met(found, samples) or self.method.fixed_counts or left < min_cost:
             return 0.0
+        if samples >= TRUSTED and limits(found, goal, self.source.sampler.dtype):
+            return 0.0
         short = goal.shortfall(found) if goal.has_tolerance else math.inf
         self._expected = min(_needed(found, max(short, 1.0)), found.cost + left)
+        if self._expected > MAX_BUDGET and samples >= TRUSTED:
+            raise InputError(
+                f"the tolerance would take about {self._expected:.0e} passes per input: the largest standard error is "
+                f"{short**0.5:.1e} times the tolerance after {found.cost:g} passes; raise it, or give a budget as well"
+            )
         return min(goal.more(found, samples), left)
 
     def _finish(self, found: Estimates) -> None:
         """Say how the run ended."""
-        goal = self.goal
+        goal, shown, dtype = self.goal, self._at_precision(found), self.source.sampler.dtype
         if not goal.has_tolerance:
-            self.outcome = Outcome(found, Status.COMPLETED)
-        elif goal.met(found, self.samples()):
-            self.outcome = Outcome(found, Status.TOLERANCE_MET)
+            self.outcome = Outcome(shown, Status.COMPLETED)
+        elif goal.met(shown, self.samples()):
+            self.outcome = Outcome(shown, Status.TOLERANCE_MET)
+        elif goal.met(found, self.samples()) or limits(found, goal, dtype):
+            self.outcome = Outcome(shown, Status.PRECISION_REACHED)
         else:
-            self.outcome = Outcome(found, Status.BUDGET_EXHAUSTED, _how_far(found, goal.shortfall(found)))
+            self.outcome = Outcome(shown, Status.BUDGET_EXHAUSTED, _how_far(found, goal.shortfall(found)))
+
+    def _at_precision(self, found: Estimates) -> Estimates:
+        return at_precision(found, self.source.sampler.dtype)
 
     def samples(self) -> float:
         """Samples behind the standard errors."""
@@ -249,7 +279,7 @@ class Run:
             return None
         found = self.bound.summarise(self.progress.state, done)
         known = np.isfinite(found.mean_stderr).all() and np.isfinite(found.variance_stderr).all()
-        return found if known else None
+        return self._at_precision(found) if known else None
 
     def passes(self) -> float:
         """Passes merged so far, per input."""
@@ -278,6 +308,16 @@ class Run:
             return self.outcome
         found = self.interim()
         return None if found is None else Outcome(found, status)
+
+
+def _at_stage(method: Method, stage: Any) -> Method:
+    try:
+        return method.at_stage(stage)
+    except Exception as error:
+        raise CheckpointError(
+            f"the checkpoint is at a stage {stage!r} that method={method.name!r} does not have ({error}); delete it to "
+            "start again"
+        ) from None
 
 
 def _how_far(found: Estimates, short: float) -> str:

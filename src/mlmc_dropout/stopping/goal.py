@@ -21,6 +21,9 @@ TRUSTED = 16  # samples (passes, replicates, pairs of designs) from which a stan
 MAX_GROWTH = 8.0  # the passes are multiplied by at most this from one round to the next
 MIN_GROWTH = 1.05  # and by at least this
 EXTREME_SHARE = 0.25  # share of the excess of the largest standard error that the next round is likely to remove
+MAX_BUDGET = 10**15  # passes are numbered, and their numbers are exact as floats
+TOLERANCES = (1e-100, 1e100)  # their squares are numbers, too
+MAX_ROUND = 10**7  # passes of a round: its tasks are listed
 STEP_SHARE = 0.75  # share of a large need that is spent before looking again
 
 
@@ -53,8 +56,13 @@ class Estimates(Protocol):
 
 
 def _is_finite_number(value: object) -> bool:
-    """Whether ``value`` is a finite number."""
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether ``value`` is a finite number, also as a float."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +95,18 @@ class Goal:
         if self.budget is None and not self.has_tolerance:
             raise InputError("give a stop rule: budget= (passes per input), tolerance= or tolerance_variance=")
         if self.budget is not None and not (_is_finite_number(self.budget) and self.budget >= 1):
-            raise InputError(f"budget is a number of passes per input, at least 1: got {self.budget!r}")
+            raise InputError(f"budget is a number of passes per input, at least 1: got {_shown(self.budget)}")
+        if self.budget is not None and self.budget > MAX_BUDGET:
+            raise InputError(
+                f"a budget of {self.budget:g} passes per input would never end; {MAX_BUDGET:g} are the most"
+            )
         for name in ("tolerance", "tolerance_variance"):
             value = getattr(self, name)
-            if value is not None and not (_is_finite_number(value) and value > 0):
-                raise InputError(f"{name} is a standard error to reach and must be a positive number: got {value!r}")
+            low, high = TOLERANCES
+            if value is not None and not (_is_finite_number(value) and low <= value <= high):
+                raise InputError(
+                    f"{name} is a standard error to reach, a number between {low:g} and {high:g}: got {_shown(value)}"
+                )
         if not (_is_finite_number(self.quantile) and 0 < self.quantile <= 1):
             raise InputError(f"quantile is the share of components that must meet the tolerance: got {self.quantile!r}")
 
@@ -113,7 +128,7 @@ class Goal:
         return passes if self.budget is None else min(passes, self.budget)
 
     def first(self, min_cost: float) -> float:
-        """Passes of the first round: the whole budget, or a pilot if there is a tolerance.
+        """Passes of the first round: the whole budget, up to ``MAX_ROUND``, or a pilot if there is a tolerance.
 
         Args:
             min_cost: Passes of the smallest run that gives standard errors.
@@ -124,7 +139,7 @@ class Goal:
         if self.has_tolerance:
             return self.pilot(min_cost)
         assert self.budget is not None
-        return self.budget
+        return min(self.budget, MAX_ROUND)
 
     def shortfall(self, estimates: Estimates) -> float:
         """How many times as many passes the tolerance needs: the (quantile of the) largest (stderr / tolerance)².
@@ -135,14 +150,15 @@ class Goal:
         Returns:
             The factor, at most 1 if the tolerance is met; infinite where there is no standard error yet.
         """
-        ratios = [
-            (stderr / (tolerance * _scale(values, self.relative))) ** 2
-            for stderr, values, tolerance in (
-                (estimates.mean_stderr, estimates.mean, self.tolerance),
-                (estimates.variance_stderr, estimates.variance, self.tolerance_variance),
-            )
-            if tolerance is not None
-        ]
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore", under="ignore"):  # tolerances like 1e-300
+            ratios = [
+                (stderr / (tolerance * _scale(values, self.relative))) ** 2
+                for stderr, values, tolerance in (
+                    (estimates.mean_stderr, estimates.mean, self.tolerance),
+                    (estimates.variance_stderr, estimates.variance, self.tolerance_variance),
+                )
+                if tolerance is not None
+            ]
         factors = [np.where(np.isnan(r), np.inf, r) for r in ratios]  # no standard error yet
         return max(float(np.quantile(r, self.quantile, method="inverted_cdf")) for r in factors)
 
@@ -174,9 +190,9 @@ class Goal:
             samples: Number of samples n behind their standard errors.
 
         Returns:
-            The number of passes per input, within the budget.
+            The number of passes per input, within the budget, at most ``MAX_ROUND``.
         """
-        remaining = math.inf if self.budget is None else self.budget - estimates.cost
+        remaining = MAX_ROUND if self.budget is None else min(self.budget - estimates.cost, MAX_ROUND)
         if not self.has_tolerance:
             return max(remaining, 0.0)
         if self.met(estimates, samples):
@@ -191,6 +207,15 @@ class Goal:
         growth = needed / (1.0 + excess) * (STEP_SHARE if needed > 2 else 1.0)
         max_growth = min(1.0 + samples / TRUSTED, MAX_GROWTH)
         return max(0.0, min(spent * (min(max(growth, MIN_GROWTH), max_growth) - 1.0), remaining))
+
+
+def _shown(value: object) -> str:
+    """A value in a message, whatever it is: an integer can have more digits than can be printed."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "an integer of thousands of digits"
+    return text if len(text) <= 40 else f"{text[:37]}…"
 
 
 def stderr_upper_factor(samples: float) -> float:

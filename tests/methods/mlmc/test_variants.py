@@ -12,10 +12,6 @@ from scipy import stats
 import mlmc_dropout as md
 from mlmc_dropout import theory
 from mlmc_dropout.errors import AllocationError, InputError, LadderError
-from mlmc_dropout.methods.registry import make_method
-from mlmc_dropout.runtime.run import Run
-from mlmc_dropout.sampling.source import Source
-from mlmc_dropout.stopping.goal import Goal
 
 UNITS, P = 12, 0.3
 ROWS = 2000
@@ -54,18 +50,9 @@ def assert_honest(values, stderr) -> None:
     assert abs(ratio - 1) < spread
 
 
-def mean_only(ladder, levels="nested", counts=None, budget=None, seed=0):
-    """What ``estimate`` does with a method that serves the mean only."""
-    method = make_method("mlmc", ladder=ladder, counts=counts, levels=levels, mean_only=True)
-    sampler = md.DropoutSampler(network())
-    (batch,) = sampler.batches(X)
-    run = Run(
-        0, Source(sampler, sampler.prepare(batch), batch, seed, 0, None), method, Goal(budget or method.min_cost())
-    )
-    while not run.finished:
-        start, tasks = run.take(1)
-        run.accept(start, [run.bound.run(run.source, task) for task in tasks])
-    return run.outcome.estimates
+def mean_only(ladder, levels="nested", counts=None, budget=None, seed=0) -> md.Result:
+    settings = {"ladder": ladder, "levels": levels, "counts": counts, "budget": budget, "seed": seed}
+    return md.estimate(network(), X, method="mlmc", quantities=("mean",), **settings)
 
 
 @pytest.mark.parametrize("levels", ["nested", "independent", "uncoupled"])
@@ -85,14 +72,28 @@ def test_single_replicates_serve_the_mean(levels) -> None:
     assert_honest(found.mean, found.mean_stderr)
 
 
+def test_a_result_for_the_mean_is_saved_and_shown(tmp_path) -> None:
+    result = mean_only((1, 2, 4), budget=100)
+    result.save(tmp_path / "result")
+    again = md.load_result(tmp_path / "result")
+    np.testing.assert_array_equal(again.mean, result.mean)
+    assert "mean" in str(result) and any("mean only" in note for note in again.notes)
+
+
 def test_mean_only_needs_to_be_asked_for() -> None:
+    ask = {"method": "mlmc", "budget": 500}
     with pytest.raises(LadderError, match="T_0 >= 2"):
-        make_method("mlmc", ladder=(1, 2, 4))
+        md.estimate(network(), X[:2], ladder=(1, 2, 4), **ask)
     with pytest.raises(AllocationError, match="ask for the mean only"):
-        make_method("mlmc", ladder=LADDER, counts=(20, 3, 1))
+        md.estimate(network(), X[:2], ladder=LADDER, counts=(20, 3, 1), **ask)
     with pytest.raises(AllocationError, match="at least 2"):
-        make_method("mlmc", ladder=LADDER, counts=(1, 1, 1), mean_only=True)
-    assert not make_method("mlmc", ladder=LADDER, mean_only=True).mean_only
+        md.estimate(network(), X[:2], ladder=LADDER, counts=(1, 1, 1), quantities=("mean",), **ask)
+    with pytest.raises(InputError, match="'mean' and 'variance'"):
+        md.estimate(network(), X[:2], quantities=("median",), **ask)
+    with pytest.raises(InputError, match="tolerance_variance"):
+        md.estimate(network(), X[:2], quantities=("mean",), tolerance_variance=0.1, **ask)
+    both, one = (md.estimate(network(), X[:2], quantities=q, **ask) for q in (("mean", "variance"), ("mean",)))
+    np.testing.assert_array_equal(both.variance_stderr, one.variance_stderr)
 
 
 def test_uncoupled_levels_are_the_baseline_that_theory_has() -> None:
@@ -157,7 +158,7 @@ def test_a_pilot_survives_its_checkpoint(tmp_path) -> None:
         ({"method": "pooled", "moments": "pilot"}, "belong to method='mlmc'"),
         ({"method": "mlmc", "moments": "gauss"}, "'pilot' or None"),
         ({"method": "mlmc", "moments": "pilot", "counts": (4, 4, 4)}, "give one of them"),
-        ({"method": "mlmc", "levels": "crossed"}, "nested, independent, uncoupled"),
+        ({"method": "mlmc", "levels": "crossed"}, "'independent', 'uncoupled'"),
     ],
 )
 def test_bad_requests(arguments, message) -> None:

@@ -5,5 +5,6 @@
 ``allocation``  level variances and a budget -> counts
 ``adaptive``    a ladder that grows
 ``estimator``   the method
+``summary``     merged replicates -> estimates
 ``replicates``  the replicates themselves, on request
 """

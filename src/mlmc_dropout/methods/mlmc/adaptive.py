@@ -17,8 +17,8 @@ def finest_share(variances: Sequence[float]) -> float:
     """Contribution of the finest correction to S² when all levels have equally many replicates.
 
     The share is the last variance over their sum. At equal counts M it is (S²(ΔY_L)/M) / S²_Y, the two sides of the
-    paper's criterion (eq:mlmc:fidelity_stopping_criterion). Equal counts matter: with optimal counts every level of a
-    geometric ladder contributes about the same, however many there are, and "negligible" would never come.
+    paper's criterion (eq:mlmc:fidelity_stopping_criterion). Equal counts matter: with optimal counts every correction
+    of a geometric ladder contributes about the same, so that the share falls only like one over the number of levels.
 
     Args:
         variances: Sample variances S²(Y_0), S²(ΔY_1), … S²(ΔY_L) (or those of V), averaged over components.

@@ -1,4 +1,4 @@
-"""The paper's multilevel estimators (Algorithm 1), with nested or independent levels."""
+"""The paper's multilevel estimators (Algorithm 1), with nested, independent or uncoupled levels."""
 
 from __future__ import annotations
 
@@ -7,75 +7,22 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mlmc_dropout import theory
-from mlmc_dropout.methods.base import Estimates, LevelEstimate, Task, blocks
+from mlmc_dropout.methods.base import Estimates, Task, blocks
 from mlmc_dropout.methods.mlmc.adaptive import Adaptive, next_fidelity
 from mlmc_dropout.methods.mlmc.allocation import allocate, averaged, least_counts
 from mlmc_dropout.methods.mlmc.coupling import Prefix, prefix_estimates
 from mlmc_dropout.methods.mlmc.ladder import Ladder
+from mlmc_dropout.methods.mlmc.summary import COST_MODELS, Levels, LevelState, MLMCState, Summary
 from mlmc_dropout.methods.states import from_blocks, states_beside
-from mlmc_dropout.methods.tails import Trust, trust
 from mlmc_dropout.moments import MomentBlock, Moments
 from mlmc_dropout.sampling.source import BLOCK, Source
 from mlmc_dropout.stopping.goal import PILOT, Goal
 
-__all__ = ["COST_MODELS", "MLMC", "BoundMLMC", "LevelState", "MLMCState", "coupled_prefixes"]
-
-Array = NDArray[np.float64]
-Levels = Literal["nested", "independent", "uncoupled"]
-COST_MODELS: dict[str, Literal["coupled", "uncoupled", "separate"]] = {
-    "nested": "coupled",
-    "independent": "uncoupled",
-    "uncoupled": "separate",
-}
+__all__ = ["MLMC", "BoundMLMC", "coupled_prefixes"]
 
 PILOT_REPLICATES = 16  # per level, for the pilot that a new level of a growing ladder gets
-
-_NOTES = {
-    "nested": "S2_mean and S2_variance are the paper's S², which treats levels as independent; here levels share "
-    "passes, and mean_stderr and variance_stderr account for it exactly.",
-    "independent": "Levels are independent, so the squares of mean_stderr and variance_stderr are the paper's S².",
-    "uncoupled": "Coarse and fine passes of an increment are separate: the baseline that coupling is meant to beat.",
-}
-_MEAN_ONLY = (
-    "The ladder or its counts serve the mean only: the variance is T_0 times that of the first level's means, and "
-    "standard errors follow from it by the closed forms."
-)
-
-
-@dataclass(frozen=True, slots=True)
-class LevelState:
-    """The replicates of one level.
-
-    Attributes:
-        dY: Increments of Y; Y itself at level 0.
-        dV: Increments of V; V itself at level 0.
-        Y: Fine means.
-        V: Fine sample variances.
-    """
-
-    dY: MomentBlock
-    dV: MomentBlock
-    Y: MomentBlock
-    V: MomentBlock
-
-
-@dataclass(frozen=True, slots=True)
-class MLMCState:
-    """The replicates of all levels.
-
-    Attributes:
-        levels: One state per level, ``None`` where there is no replicate yet.
-    """
-
-    levels: tuple[LevelState | None, ...]
-
-    @property
-    def present(self) -> list[LevelState]:
-        """The levels that have replicates."""
-        return [level for level in self.levels if level is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,55 +276,9 @@ class BoundMLMC:
         Returns:
             The estimates.
         """
-        levels = state.present
-        if self.method.mean_only:
-            return self._mean_only(levels, done)
-        dY, dV = [level.dY for level in levels], [level.dV for level in levels]
-        S2 = [sum(block.variance_of_mean for block in parts) for parts in (dY, dV)]
-        truth = S2
-        if self.method.levels == "nested":
-            truth = [_nested_variance(levels[-1].Y, dY), _nested_variance(levels[-1].V, dV)]
-        return Estimates(
-            np.asarray(sum(block.mean for block in dY)),
-            np.asarray(sum(block.mean for block in dV)),
-            np.sqrt(truth[0]),
-            np.sqrt(truth[1]),
-            done["passes"],
-            np.asarray(S2[0]),
-            np.asarray(S2[1]),
-            tuple(self._level(levels, number) for number in range(len(levels))),
-            tuple(self._notes(dY)),
-            # The mean of V is what estimates the variance.
-            trust=Trust(trust(dY[0]).mean, trust(dV[0], are_outputs=False).mean),
-        )
-
-    def _mean_only(self, levels: list[LevelState], done: Mapping[str, int]) -> Estimates:
-        """The mean, with a standard error that needs sample variances of the first level alone.
-
-        Y is an average of passes, so that μ2 = T_0 Var Y_0 and all level variances follow from it.
-        """
-        method, first = self.method, levels[0].dY
-        T, counts = method.ladder.fidelities, [level.dY.count for level in levels]
-        mu2 = T[0] * first.variance
-        spread = first.variance * np.sqrt(theory.variance_of_sample_variance(first.count, 1.0, _kurtosis(first)))
-        v = (
-            theory.level_variances_uncoupled(T, "mean", mu2)
-            if method.levels == "uncoupled"
-            else theory.level_variances_mean(T, mu2)
-        )
-        law = theory.variance_nested if method.levels == "nested" else theory.variance_independent
-        return Estimates(
-            np.asarray(sum(level.dY.mean for level in levels)),
-            mu2,
-            np.sqrt(np.maximum(law(v, counts), 0.0)),
-            T[0] * spread,
-            done["passes"],
-            np.asarray(sum(level.dY.variance_of_mean for level in levels)) if min(counts) > 1 else None,
-            None,
-            tuple(self._level(levels, number) for number in range(len(levels))),
-            (_MEAN_ONLY,),
-            trust=Trust(trust(first).mean, trust(first).mean),
-        )
+        method = self.method
+        summary = Summary(state.present, method.ladder.fidelities, method.levels, done["passes"])
+        return summary.of_the_mean() if method.mean_only else summary.of_both()
 
     def refined(self, estimates: Estimates) -> tuple[MLMC, float] | None:
         """Moments from the first round if they were asked for; one level more, while the finest is not negligible.
@@ -402,36 +303,6 @@ class BoundMLMC:
             return None
         longer = replace(self.method, ladder=next_fidelity(self.method.ladder, growth.ratio))
         return longer, max(PILOT, PILOT_REPLICATES / 2 * longer.min_cost())
-
-    def _level(self, levels: list[LevelState], number: int) -> LevelEstimate:
-        level, fidelities = levels[number], self.method.ladder.fidelities
-        telescoping = None
-        if number:
-            below = levels[number - 1]
-            checks = (level.dY, level.Y, below.Y), (level.dV, level.V, below.V)
-            telescoping = max(_telescoping(*check) for check in checks)
-        steps = theory.cost_per_replicate(fidelities, COST_MODELS[self.method.levels])
-        return LevelEstimate(
-            f"level {number}",
-            fidelities[number],
-            level.dY.count,
-            float(steps[number] * level.dY.count),
-            level.dY.mean,
-            level.dY.variance,
-            level.dY.kurtosis,
-            level.dV.mean,
-            level.dV.variance,
-            level.dV.kurtosis,
-            telescoping,
-        )
-
-    def _notes(self, dY: list[MomentBlock]) -> Iterator[str]:
-        yield _NOTES[self.method.levels]
-        if dY[-1].count < 10:
-            yield (
-                f"The finest level has only {dY[-1].count} replicates; standard errors rest on them and are rough. "
-                "Raise the budget or shorten the ladder."
-            )
 
 
 def coupled_prefixes(source: Source, method: MLMC, task: Task) -> Iterator[tuple[int, Prefix | None, Prefix]]:
@@ -471,34 +342,3 @@ def _plain(moments: Moments | str | None) -> Any:
     if not isinstance(moments, Moments):
         return moments
     return [moments.mu2, moments.mu4]
-
-
-def _kurtosis(block: MomentBlock) -> Array:
-    """Fourth moment over squared variance; that of the closure where there are too few samples to tell."""
-    return np.where(np.isfinite(block.kurtosis), block.kurtosis, 3.0)
-
-
-def _nested_variance(finest: MomentBlock, increments: list[MomentBlock]) -> Array:
-    """Variance of the nested estimator, from the sample variances of its parts.
-
-    Level 0 is the finest value minus the increments, which are uncorrelated with it and with each
-    other (Y and V are U-statistics). Hence Var = Var Y(T_L)/M_0 + Σ v_ℓ |1/M_ℓ − 1/M_0|; the same
-    as ``theory.variance_nested``, in a form that cannot become negative.
-    """
-    first, *rest = increments
-    total = finest.variance / first.count
-    for block in rest:
-        total = total + block.variance * abs(1.0 / block.count - 1.0 / first.count)
-    return np.asarray(total)
-
-
-def _telescoping(increment: MomentBlock, fine: MomentBlock, coarse: MomentBlock) -> float:
-    """Giles' consistency check |a − b + c| / (3(√Va + √Vb + √Vc)), the mean over components; below 1 is sound.
-
-    a is the mean increment, b the mean fine value of this level, c that of the level below.
-    """
-    a, b, c = increment, fine, coarse
-    allowed = 3 * (np.sqrt(a.variance_of_mean) + np.sqrt(b.variance_of_mean) + np.sqrt(c.variance_of_mean))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratio = np.abs(a.mean - b.mean + c.mean) / allowed
-    return float(np.nanmean(ratio)) if np.isfinite(ratio).any() else 0.0

@@ -9,8 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 from mlmc_dropout.methods.mlmc.allocation import check_counts
-from mlmc_dropout.methods.mlmc.estimator import MLMC, Levels, coupled_prefixes
+from mlmc_dropout.methods.mlmc.estimator import MLMC, coupled_prefixes
 from mlmc_dropout.methods.mlmc.ladder import Ladder
+from mlmc_dropout.methods.mlmc.summary import Levels
 from mlmc_dropout.sampling.outputs import Transform
 from mlmc_dropout.sampling.sampler import DropoutSampler
 from mlmc_dropout.sampling.source import Source

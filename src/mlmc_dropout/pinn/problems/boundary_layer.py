@@ -43,7 +43,9 @@ class BoundaryLayer:
 
     @classmethod
     def profile(cls, name: str) -> Config:
-        """The settings of the paper, or a short run of them.
+        """The settings of the authors' code (commit 7c1a764), or a short run of them.
+
+        The paper's table prints most of them; ``docs/pinn.md`` lists both.
 
         Args:
             name: ``"paper"`` or ``"quick"``.

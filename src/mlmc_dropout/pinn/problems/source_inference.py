@@ -5,7 +5,8 @@ Minimise ``1/2 |u - u_target|^2 + alpha/2 |f|^2`` subject to ``-u'' = f`` and ze
     u_target = (1 + omega)(1 + alpha pi^4) sin(pi x),   omega ~ Unif(-delta/2, delta/2).
 
 The minimisers are ``u = (1 + omega) sin(pi x)`` and ``f = pi^2 u``, so all moments are known. The equations have one
-``omega`` for the whole target; the authors' code has that too, but its settings draw one for every point.
+``omega`` for the whole target; the authors' code (commit 7c1a764) can do that, but its settings draw one
+for every point.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ class SourceInference:
 
     @classmethod
     def profile(cls, name: str) -> Config:
-        """The settings of the paper, or a short run of them.
+        """The settings of the authors' code (commit 7c1a764), or a short run of them.
+
+        The paper's table prints most of them; ``docs/pinn.md`` lists both.
 
         Args:
             name: ``"paper"`` or ``"quick"``.

@@ -1,0 +1,10 @@
+"""Averages over a data set, by nested multilevel Monte Carlo.
+
+``metrics``     what can be averaged; ``features`` of passes that metrics need
+``levels``      samples of a level and the sums that are kept of them
+``statistics``  levels -> estimates, variances, rates, remaining bias; ``forecast`` of levels not yet run
+``data``        a data set as rows in order, of which levels take random ones
+``plan``        what to run next, and when to stop; ``single_terms`` the same for "unbiased"
+``tasks``       blocks of rows, for any executor; ``checkpoint`` saves what is done
+``run``         rounds; ``evaluate`` is the front door, ``result`` what it gives back
+"""

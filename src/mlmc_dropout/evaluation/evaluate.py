@@ -1,0 +1,253 @@
+"""``md.evaluate``: averages over a data set, by nested multilevel Monte Carlo."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch  # noqa: F401  (for the doctest)
+
+from mlmc_dropout.errors import InputError
+from mlmc_dropout.evaluation.checkpoint import Checkpoint
+from mlmc_dropout.evaluation.data import DataSet
+from mlmc_dropout.evaluation.estimates import Design
+from mlmc_dropout.evaluation.features import FeatureMap
+from mlmc_dropout.evaluation.goal import EvaluationGoal, Step
+from mlmc_dropout.evaluation.levels import passes_of
+from mlmc_dropout.evaluation.metrics import Metric, select_metrics
+from mlmc_dropout.evaluation.plan import Planner
+from mlmc_dropout.evaluation.result import Evaluation, EvaluationLevel, MetricEstimate
+from mlmc_dropout.evaluation.run import EvaluationEvent, EvaluationRun, reporter
+from mlmc_dropout.evaluation.single_terms import single_term_readings
+from mlmc_dropout.evaluation.statistics import Statistics
+from mlmc_dropout.quantities.outputs import OutputKind, check_outputs
+from mlmc_dropout.result import Status
+from mlmc_dropout.runtime import fingerprint
+from mlmc_dropout.runtime.collector import versions
+from mlmc_dropout.runtime.executors import task_pool_for
+from mlmc_dropout.sampling.sampler import DEFAULT_MEMORY_LIMIT, DropoutSampler
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    model: Callable[..., Any],
+    x: Any,
+    y: Any = None,
+    *,
+    metrics: Sequence[str | Metric] | None = None,
+    outputs: OutputKind = "logits",
+    tolerance: float | None = None,
+    relative: bool = True,
+    budget: float | None = None,
+    method: Literal["mlmc", "jackknife", "plug-in", "unbiased"] = "mlmc",
+    passes: int | None = None,
+    transform: Callable[[Any], Any] | None = None,
+    seed: int = 0,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] | None = None,
+    rates: float | Mapping[str, float] | None = None,
+    memory_limit: int = DEFAULT_MEMORY_LIMIT,
+    executor: Any = None,
+    progress: bool | Callable[[EvaluationEvent], Any] = False,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_interval: float = 30.0,
+) -> Evaluation:
+    """Averages over a data set of what MC dropout predicts: entropy, log-likelihood, calibration error and others.
+
+    Each is the average over inputs of something nonlinear in the mean over passes. Plugging in T passes is biased for
+    all inputs at once; here most inputs get very few passes and some get many, and the bias is gone.
+
+    Args:
+        model: Any ``nn.Module`` or callable of tensors. It is left as it was.
+        x: A tensor or array with the inputs along its first axis, a tuple or dict of them, or an iterable of batches
+            such as a DataLoader without shuffling, which is read several times. An iterator is read once; that
+            needs a budget. Batches may hold their labels in a last part.
+        y: Labels, one per input: class numbers, or values for regression.
+        metrics: Names, and :class:`Metric` of your own; by default all that outputs and labels allow. For classes
+            "nll", "entropy", "expected_entropy", "mutual_information", "brier", "accuracy", "ece"; for means
+            and variances "nll", "rmse", "aleatoric_variance", "epistemic_variance", "total_variance"; for values
+            "rmse", "epistemic_variance".
+        outputs: What the network returns: "logits", "binary-logits", "probabilities", "mean-variance",
+            "mean-log-variance" (two outputs, or halves of the last axis), or "values".
+        tolerance: Root mean square error to reach, for every metric.
+        relative: The tolerance is a share of the value.
+        budget: Passes per input on average, at most.
+        method: "mlmc": levels of 1, 2, 4, … passes with antithetic halves, and extrapolation; "jackknife" and
+            "plug-in": T passes at every input that is used; "unbiased": each input gets one random level.
+        passes: T of "jackknife" and "plug-in", a power of 2; chosen if it is not given.
+        transform: Applied to the output of each pass first.
+        seed: Names masks and choice of inputs: the same seed gives the same result.
+        include: Glob patterns on names of dropout sites; all others are held at their mean.
+        exclude: Glob patterns of sites that are held at their mean.
+        rates: Another dropout rate for all sites, or by pattern.
+        memory_limit: Bytes that a chunk of passes may need.
+        executor: A number of processes, anything with the interface of ``concurrent.futures.Executor``, or a Dask
+            client; the result does not depend on it.
+        progress: ``True`` prints lines on stderr; a function is called with an :class:`EvaluationEvent`.
+        checkpoint: A file in which progress is saved, and from which a call with the same arguments goes on.
+        checkpoint_interval: Seconds between two savings, at least.
+
+    Returns:
+        Values, standard errors, remaining bias, and the level table. After Ctrl-C, what there is.
+
+    Raises:
+        InputError: If an argument cannot work; the message says what to write instead.
+        ModelError: If the model has no dropout, or random numbers that cannot be controlled.
+        NonFiniteOutputError: If passes gave NaN or infinite outputs.
+        CheckpointError: If the checkpoint cannot be written or belongs to another evaluation.
+        ExecutionError: If workers are gone and cannot be replaced.
+        KeyboardInterrupt: If the user stopped before anything was known.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.Tanh(), torch.nn.Dropout(0.2),
+        ...                             torch.nn.Linear(16, 3))
+        >>> found = evaluate(model, torch.randn(500, 2), metrics=("entropy",), tolerance=0.01)
+        >>> found.status.name, found["entropy"].error < 0.011 * found["entropy"].value
+        ('TOLERANCE_MET', True)
+    """
+    check_outputs(outputs)
+    goal = EvaluationGoal(tolerance, relative, budget)
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise InputError(f"seed is a non-negative integer: got {seed!r}")
+    show = reporter(progress)
+    sampler = DropoutSampler(
+        model, include=include, exclude=exclude, rates=rates, transform=transform, memory_limit=memory_limit
+    )
+    data = DataSet(sampler, x, y)
+    chosen = select_metrics(metrics, outputs, data.has_labels)
+    planner = Planner(method, passes, goal, chosen)
+    features = FeatureMap(outputs, chosen)
+    saving = Checkpoint.at(checkpoint, checkpoint_interval, _identity(sampler, data, planner, outputs, int(seed)))
+    if data.once and (checkpoint is not None or budget is None):
+        raise InputError(
+            "x is an iterator, which can be read once: that needs budget= and cannot be resumed from a checkpoint; "
+            "give a list of batches or a DataLoader to read it several times"
+        )
+    with task_pool_for(executor, sampler) as pool:
+        run = EvaluationRun(sampler, data, planner, features, int(seed), pool, saving, show)
+        step = run.finish()
+    return _result(run, step, outputs)
+
+
+class _Named:
+    """What a fingerprint asks of a method."""
+
+    def __init__(self, planner: Planner, outputs: str) -> None:
+        self.name = planner.method
+        self._settings = {
+            "passes": planner.passes,
+            "outputs": outputs,
+            "metrics": [metric.name for metric in planner.metrics],
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """The settings as plain data."""
+        return self._settings
+
+
+def _identity(sampler: DropoutSampler, data: DataSet, planner: Planner, outputs: str, seed: int) -> dict[str, Any]:
+    facts: Any = _Named(planner, outputs)
+    return {**fingerprint.of_run(sampler, facts, seed), "first inputs": fingerprint.of_inputs(data.peek())}
+
+
+# ------------------------------------------------------------------------------------------- result
+
+
+def _result(run: EvaluationRun, step: Step, outputs: str) -> Evaluation:
+    states, shares, rows = run.progress.states, run.progress.shares, run.progress.rows
+    if step.status is Status.STOPPED and (not rows or len(states) < 3 or min(s.count for s in states) < 2):
+        raise KeyboardInterrupt
+    planner = run.current_planner
+    statistics = Statistics(states, planner.metrics, rows)
+    if planner.method == "unbiased":
+        readings, design = single_term_readings(states, planner.metrics, shares, rows), None
+    else:
+        design = planner.ladder_at_end(statistics, run.data.once)
+        readings = statistics.readings(design)
+    estimates = {
+        metric.name: MetricEstimate(found.value, found.stderr, found.bias, statistics.rates(index))
+        for index, (metric, found) in enumerate(zip(planner.metrics, readings, strict=True))
+    }
+    assert step.status is not None
+    return Evaluation(
+        estimates,
+        tuple(
+            _level(statistics, level, design, run.progress.design)
+            for level in range(len(states))
+            if states[level].count
+        ),
+        run.passes() / rows,
+        rows,
+        step.status,
+        planner.method,
+        run.seed,
+        tuple(note for note in (step.note, _trust(statistics, design), *_remarks(planner)) if note),
+        _metadata(run.planner, outputs, run.progress.design),
+    )
+
+
+def _trust(statistics: Statistics, design: Design | None) -> str:
+    """A remark on levels whose variance rests on few inputs and matters."""
+    if design is None:
+        return ""
+    used = [level for level in design.weights if statistics.heavy(level) and statistics.matters(level, design)]
+    if not used:
+        return ""
+    fidelities = ", ".join(f"{passes_of(level)}" for level in used)
+    return (
+        f"Few inputs carry most of the variance of the levels {fidelities}; standard errors are not to be believed to "
+        "the letter."
+    )
+
+
+def _metadata(planner: Planner, outputs: str, design: int) -> dict[str, Any]:
+    goal = planner.goal
+    asked = {"tolerance": goal.tolerance, "relative": goal.relative, "budget": goal.budget, "passes": planner.passes}
+    return {**asked, "outputs": outputs, "design": design, "versions": versions()}
+
+
+def _remarks(planner: Planner) -> list[str]:
+    remarks = []
+    if planner.design > 1:
+        remarks.append(
+            f"Every input gets {planner.design} passes or more, so that passes come in stratified designs of "
+            f"{planner.design}; the pilot with independent passes is in the cost, but not in the table."
+        )
+    jumps = [metric.name for metric in planner.metrics if metric.kinks]
+    if not jumps:
+        return remarks
+    return [
+        *remarks,
+        f"{' and '.join(jumps)} jump{'s' if len(jumps) == 1 else ''} where an input changes its class or bin, so that "
+        "variances fall more slowly than for smooth metrics; the table has the measured rates.",
+    ]
+
+
+def _level(statistics: Statistics, level: int, design: Design | None, unit: int) -> EvaluationLevel:
+    state, K = statistics.states[level], statistics.states[0].components
+    offset = 0 if level == 0 else K
+    block = state.block
+    tables: dict[str, dict[str, float]] = {"mean": {}, "variance": {}, "kurtosis": {}, "variance_plain": {}}
+    for index, (metric, part) in enumerate(statistics.named_parts()):
+        g = statistics.direction(index)
+        C = state.covariance[offset : offset + K, offset : offset + K][part, part]
+        kurtosis = block.kurtosis[offset : offset + K][part]
+        tables["mean"][metric.name] = float(g @ block.mean[offset : offset + K][part])
+        tables["variance"][metric.name] = float(g @ C @ g)
+        tables["kurtosis"][metric.name] = float(np.nanmax(kurtosis)) if np.isfinite(kurtosis).any() else 3.0
+        tables["variance_plain"][metric.name] = float(np.sum(g**2 * block.variance[2 * K :][part]))
+    passes = unit * passes_of(level)
+    return EvaluationLevel(passes, state.count, state.count * passes, _use(level, design), **tables)
+
+
+def _use(level: int, design: Design | None) -> str:
+    if design is None:
+        return "value" if level == 0 else "difference"
+    if level not in design.weights:
+        return "pilot"
+    value, difference = (bool(weight.any()) for weight in design.weights[level])
+    return "value and difference" if value and difference else "value" if value else "difference"

@@ -1,0 +1,225 @@
+"""Level samples and what is kept of them.
+
+Level ℓ runs T_ℓ = 2^ℓ passes at an input (or designs of stratified passes, which then stand for passes). With f(T) the
+metric of the mean over T passes, a sample gives
+
+    f = f(all),   Δ = f(all) − ½ (f(first half) + f(second half))
+
+The halves are independent samples of the level below, so their differences give the variance *within* an input there:
+what is left of the variance of a level when every input has been used. Everything is kept as sums of powers and
+products, which merge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlmc_dropout.evaluation.features import FeatureMap, halves_joined, mean_of_parts, stacked
+from mlmc_dropout.moments import MomentBlock
+from mlmc_dropout.sampling.masks import pass_keys
+from mlmc_dropout.sampling.source import Source
+from mlmc_dropout.sampling.streams import EVALUATION
+
+__all__ = ["LevelState", "level_sample", "passes_of"]
+
+Array = NDArray[np.float64]
+
+_LEVELS = 32  # streams of one kind of passes
+_FLOATS = 1 << 21  # outputs of passes held at once, unless a single pass of the rows has more
+
+
+@dataclass(frozen=True, slots=True)
+class LevelState:
+    """Samples of a level: K numbers f, K differences Δ and K plain differences f − f(first half) each.
+
+    Attributes:
+        block: Moments of the 3 K numbers (f, Δ, plain).
+        cross: Σ (z − z̄)(z − z̄)ᵀ for z = (f, Δ), shape (2 K, 2 K).
+        within: Σ ½ d dᵀ for the difference d of z between the two halves: within an input, one level below.
+    """
+
+    block: MomentBlock
+    cross: Array
+    within: Array
+
+    @classmethod
+    def empty(cls, components: int) -> LevelState:
+        """No samples.
+
+        Args:
+            components: The number K.
+
+        Returns:
+            The identity of :meth:`merge`.
+        """
+        zeros = np.zeros((2 * components, 2 * components))
+        return cls(MomentBlock.empty((3 * components,)), zeros, zeros)
+
+    @classmethod
+    def of(cls, f: Array, delta: Array, plain: Array, half: Array) -> LevelState:
+        """The state of samples.
+
+        Args:
+            f: Values f, (N, K).
+            delta: Differences Δ, (N, K).
+            plain: Plain differences, (N, K).
+            half: Differences d between the halves, (N, 2 K).
+
+        Returns:
+            The state.
+        """
+        block = MomentBlock.of(np.concatenate([f, delta, plain], axis=1))
+        size = 2 * f.shape[1]
+        deviation = np.concatenate([f, delta], axis=1) - block.mean[:size]
+        return cls(block, deviation.T @ deviation, 0.5 * half.T @ half)
+
+    def merge(self, other: LevelState) -> LevelState:
+        """The state of both sets of samples.
+
+        Args:
+            other: Samples of the same level.
+
+        Returns:
+            The merged state.
+        """
+        if not self.count or not other.count:
+            return self if self.count else other
+        size = len(self.cross)
+        shift = other.block.mean[:size] - self.block.mean[:size]
+        weight = self.count * other.count / (self.count + other.count)
+        cross = self.cross + other.cross + weight * np.outer(shift, shift)
+        return LevelState(self.block.merge(other.block), cross, self.within + other.within)
+
+    @property
+    def count(self) -> int:
+        """Number of samples."""
+        return self.block.count
+
+    @property
+    def components(self) -> int:
+        """The number K."""
+        return len(self.cross) // 2
+
+    @property
+    def mean(self) -> Array:
+        """Means of f and Δ, (2 K,)."""
+        return self.block.mean[: len(self.cross)]
+
+    @property
+    def covariance(self) -> Array:
+        """Covariance of (f, Δ) over inputs and passes, (2 K, 2 K); NaN below two samples."""
+        return self.cross / (self.count - 1) if self.count > 1 else np.full_like(self.cross, np.nan)
+
+    @property
+    def covariance_within(self) -> Array:
+        """Covariance of (f, Δ) of the level below, over passes at one input, (2 K, 2 K)."""
+        return self.within / max(self.count, 1)
+
+    def arrays(self) -> dict[str, Array]:
+        """As arrays, the inverse of :meth:`from_arrays`."""
+        block = self.block
+        assert block.s3 is not None and block.s4 is not None
+        moments = np.stack([block.mean, block.s2, block.s3, block.s4])
+        return {"count": np.array(block.count), "moments": moments, "cross": self.cross, "within": self.within}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> LevelState:
+        """Read a state from its arrays.
+
+        Args:
+            arrays: What :meth:`arrays` gave.
+
+        Returns:
+            The state.
+        """
+        block = MomentBlock(int(arrays["count"]), *arrays["moments"])
+        return cls(block, arrays["cross"], arrays["within"])
+
+
+def passes_of(level: int) -> int:
+    """Passes (or designs) per input.
+
+    Args:
+        level: The level ℓ.
+
+    Returns:
+        T_ℓ = 2^ℓ.
+    """
+    return 1 << level
+
+
+def level_sample(
+    source: Source, y: Any, level: int, replicate: int, features: FeatureMap, design: int = 1
+) -> LevelState:
+    """Run a level at the inputs of a batch.
+
+    Args:
+        source: The inputs; the row numbers of ``source`` name their masks.
+        y: Labels of the inputs, or ``None``.
+        level: The level ℓ.
+        replicate: Number of the replicate, which names the masks, too.
+        features: What is asked.
+        design: Passes per stratified design; 1 (default) for independent passes.
+
+    Returns:
+        One sample per input.
+
+    Raises:
+        NonFiniteOutputError: If an output is NaN or infinite.
+        InputError: If outputs or labels are not what they were said to be.
+    """
+    means = _means_of_quarters(source, y, level, replicate, features, design)
+    quarters = means if level >= 2 else None
+    halves = halves_joined(means) if level >= 2 else means if level == 1 else None
+    whole = means if halves is None else halves_joined(halves)
+    f = features.values(whole, y)[0]
+    nothing = np.zeros_like(f)
+    if halves is None:
+        return LevelState.of(f, nothing, nothing, np.concatenate([nothing, nothing], axis=1))
+    f_half = features.values(halves, y)
+    delta = f - 0.5 * (f_half[0] + f_half[1])
+    below = nothing
+    if quarters is not None:
+        f_quarter = features.values(quarters, y)
+        delta_half = f_half - 0.5 * (f_quarter[0::2] + f_quarter[1::2])
+        below = delta_half[0] - delta_half[1]
+    half = np.concatenate([f_half[0] - f_half[1], below], axis=1)
+    return LevelState.of(f, delta, f - f_half[0], half)
+
+
+def _means_of_quarters(
+    source: Source, y: Any, level: int, replicate: int, features: FeatureMap, design: int
+) -> dict[str, NDArray[np.float64]]:
+    """Means of features over quarters of the passes (halves, or the single pass, on the lowest levels)."""
+    passes, rows = passes_of(level), source.batch.rows
+    parts = min(4, passes)
+    each = passes // parts
+    at_once = max(1, _FLOATS // (rows * design * source.program.structure.width))
+
+    def run(start: int, stop: int) -> dict[str, Array]:
+        values = _outputs(source, level, replicate, range(start, stop), design)
+        return features.features(values, source.program.structure, y)
+
+    if passes <= at_once:
+        made, size = run(0, passes), each * design
+        quarters = ({name: v[p * size : (p + 1) * size] for name, v in made.items()} for p in range(parts))
+        return stacked([mean_of_parts([quarter], size) for quarter in quarters])
+    size = min(each, at_once)
+    starts = (range(p * each, (p + 1) * each, size) for p in range(parts))
+    return stacked([mean_of_parts((run(s, min(s + size, r.stop)) for s in r), each * design) for r in starts])
+
+
+def _outputs(source: Source, level: int, replicate: int, indices: range, design: int) -> Array:
+    """Outputs of passes, (passes, N, width); of designs all passes one after another."""
+    if design == 1:
+        return source.passes(EVALUATION + level, (replicate,), indices)[:, 0]
+    keys = pass_keys(source.seed, EVALUATION + _LEVELS + level, replicate, np.asarray(indices))
+    out = source.sampler.run(source.program, source.batch, keys, source.first_row, design_passes=design)
+    values = out.double().cpu().numpy()
+    source.check(values)
+    return values

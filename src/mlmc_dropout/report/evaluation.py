@@ -1,0 +1,198 @@
+"""The folder and the page of an evaluation: averages over a data set, levels, rates.
+
+evaluation.json   the evaluation (``mlmc_dropout.load_evaluation``), with what was asked
+evaluation.csv    one line per metric
+report.html       the page
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mlmc_dropout.evaluation.result import Evaluation, load_evaluation
+from mlmc_dropout.files import replacing
+from mlmc_dropout.report.blocks import Card, CodeBlock, Facts, Figure, Note, Page, Section, TableBlock, Text
+from mlmc_dropout.report.formats import duration, passes, percent, short
+from mlmc_dropout.report.svg import NARROW, WIDE, Axis, Chart, Size
+from mlmc_dropout.version import __version__
+
+__all__ = ["FILE", "page", "write_evaluation_folder"]
+
+FILE, TABLE = "evaluation.json", "evaluation.csv"
+
+
+def write_evaluation_folder(path: Path, found: Evaluation, info: Mapping[str, Any]) -> list[str]:
+    """Write what an evaluation found.
+
+    Args:
+        path: The folder; made if it is not there.
+        found: The evaluation.
+        info: Title, command, request, warnings and time, as plain data.
+
+    Returns:
+        Names of the files.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    file = found.save(path / FILE)
+    with replacing(file) as scratch:  # the same with what was asked
+        content = {**json.loads(file.read_text(encoding="utf-8")), "info": dict(info)}
+        scratch.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    with replacing(path / TABLE) as scratch, open(scratch, "w", newline="", encoding="utf-8") as lines:
+        writer = csv.writer(lines)
+        writer.writerow(["metric", "value", "stderr", "bias", "alpha", "beta"])
+        for name, one in found.estimates.items():
+            rates = [one.rates["alpha"].value, one.rates["beta"].value]
+            writer.writerow([name, one.value, one.stderr, one.bias, *rates])
+    return [FILE, TABLE]
+
+
+def page(folder: Path) -> Page:
+    """The page about an evaluation.
+
+    Args:
+        folder: A folder written by ``mlmc-dropout evaluate``.
+
+    Returns:
+        All sections that apply.
+    """
+    found = load_evaluation(folder / FILE)
+    info = json.loads((folder / FILE).read_text(encoding="utf-8")).get("info") or {}
+    lead = f"{found.status.value} {short(found.cost)} passes for each of {passes(found.rows)} inputs on average."
+    return Page(
+        str(info.get("title") or "Evaluation"),
+        "MC dropout evaluation of a data set",
+        lead,
+        list(_sections(found, info)),
+        f"Written by mlmc-dropout {__version__}. This page needs no network.",
+    )
+
+
+def _sections(found: Evaluation, info: Mapping[str, Any]) -> Iterator[Section]:
+    yield _findings(found)
+    notes = [*info.get("warnings", ()), *found.notes]
+    if notes:
+        yield Section("notes", "Notes", [Note(text) for text in notes])
+    yield _levels(found)
+    yield _request(found, info)
+
+
+def _findings(found: Evaluation) -> Section:
+    rows = [
+        (name, short(one.value, 4), short(one.stderr), short(one.bias), _share(one.error, one.value))
+        for name, one in found.estimates.items()
+    ]
+    cards = [
+        Card(short(one.value, 4), name, f"± {short(one.error)}") for name, one in list(found.estimates.items())[:4]
+    ]
+    table = TableBlock(
+        "Averages over the data set",
+        ("Metric", "Value", "Standard error", "Bias left", "Error, relative"),
+        rows,
+        "The error is standard error and remaining bias together. The bias is an estimate of its size, from how fast "
+        "the differences between levels fall.",
+    )
+    return Section("findings", "Findings", [table], cards)
+
+
+def _share(error: float, value: float) -> str:
+    return percent(error / abs(value)) if value and math.isfinite(error) else "–"
+
+
+def _levels(found: Evaluation) -> Section:
+    name = next(iter(found.estimates))
+    rows = [
+        (
+            passes(level.fidelity),
+            passes(level.count),
+            passes(level.cost),
+            short(level.mean[name]),
+            short(level.variance[name]),
+            short(level.variance_plain[name]) if level.variance_plain[name] else "–",
+            short(level.kurtosis[name]),
+            level.used,
+        )
+        for level in found.levels
+    ]
+    table = TableBlock(
+        f"Levels of {name}",
+        ("Passes", "Inputs", "Cost", "Mean", "Variance", "Without halves", "Kurtosis", "Used for"),
+        rows,
+        "Means and variances are those of the difference to the level below (of the value itself on the first). "
+        "Without halves: the variance of the difference to the first half of the passes alone.",
+    )
+    rates = [
+        (metric, *(_rate(one.rates[key].value, one.rates[key].stderr) for key in ("alpha", "beta", "beta_plain")))
+        for metric, one in found.estimates.items()
+    ]
+    measured = TableBlock(
+        "Measured rates: means fall like T^−α, variances like T^−β",
+        ("Metric", "α", "β", "β without halves"),
+        rates,
+        "Above 1, β makes a ladder pay: the finest levels cost least. A dash: too few samples to tell.",
+    )
+    blocks: list[Any] = [Text(_METHODS.get(found.method, "")), table, measured]
+    chart = _variances(found, name)
+    return Section("levels", "Levels", [*blocks, *([chart] if chart else [])])
+
+
+_METHODS = {
+    "mlmc": "Most inputs get few passes, some get many: each level corrects the bias of the one below, on inputs of "
+    "its own.",
+    "jackknife": "All inputs that are used get the same passes; the bias is estimated from their halves and removed.",
+    "plug-in": "All inputs that are used get the same passes, whose mean is plugged in; that is biased.",
+    "unbiased": "Each input that is used gets one random level, weighted by its probability.",
+}
+
+
+def _rate(value: float, stderr: float) -> str:
+    return f"{value:.2f} ± {stderr:.2f}" if math.isfinite(value) else "–"
+
+
+def _variances(found: Evaluation, name: str) -> Figure | None:
+    """Variances of the differences against T, with and without antithetic halves."""
+    levels = [level for level in found.levels if level.variance_plain[name] > 0 and level.variance[name] > 0]
+    if len(levels) < 2:
+        return None
+    T = [level.fidelity for level in levels]
+    halves, plain = [lv.variance[name] for lv in levels], [lv.variance_plain[name] for lv in levels]
+
+    def draw(size: Size) -> str:
+        chart = Chart(
+            size,
+            Axis.of(T, "passes per input T", log=True, marks=T),
+            Axis.of([*halves, *plain], "variance of the difference", log=True),
+        )
+        for values, style in ((halves, "dot"), (plain, "dot2")):
+            chart.line(T, values, "line" if style == "dot" else "theory")
+            chart.dots(T, values, style, 4.5)
+        return chart.svg()
+
+    return Figure(
+        [draw(WIDE), draw(NARROW)],
+        f"Variance of the differences of {name} between a level and the one below: with both halves of the passes, and "
+        "with the first half alone.",
+        "; ".join(
+            f"T = {t}: {short(a)} with halves, {short(b)} without" for t, a, b in zip(T, halves, plain, strict=True)
+        ),
+        (("dot", "both halves"), ("dot2", "first half alone")),
+    )
+
+
+def _request(found: Evaluation, info: Mapping[str, Any]) -> Section:
+    items = [("Inputs", passes(found.rows)), ("Method", found.method), ("Seed", str(found.seed))]
+    items += [
+        (key.replace("_", " ").capitalize(), ", ".join(value) if isinstance(value, list) else str(value))
+        for key, value in (info.get("asked") or {}).items()
+        if key not in ("method", "seed", "inputs")
+    ]
+    if "seconds" in info:
+        items.append(("Time", duration(float(info["seconds"]))))
+    blocks: list[Any] = [Facts(items)]
+    if info.get("command"):
+        blocks.append(CodeBlock(str(info["command"]), "Run it again"))
+    return Section("asked", "What was asked", blocks)

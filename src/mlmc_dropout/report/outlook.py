@@ -1,0 +1,73 @@
+"""The box *what next*: what more accuracy would cost, and where a little more buys a lot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from mlmc_dropout.methods.auto import MIN_PILOT_BUDGET
+from mlmc_dropout.report.blocks import Note, Section
+from mlmc_dropout.report.folder import Folder
+from mlmc_dropout.report.formats import duration, passes, short
+from mlmc_dropout.report.numbers import Matrices, compare
+from mlmc_dropout.result import Status
+
+__all__ = ["what_next"]
+
+
+def what_next(folder: Folder, m: Matrices) -> Section:
+    """What more accuracy would cost.
+
+    Args:
+        folder: The estimate with its settings.
+        m: Its estimates.
+
+    Returns:
+        The section.
+    """
+    return Section("next", "What next", [Note(text, calm=True) for text in _advice(folder, m)])
+
+
+def _advice(folder: Folder, m: Matrices) -> Iterator[str]:
+    result, asked = folder.result, folder.info.get("asked") or {}
+    largest = float(np.nanmax(m.mean_stderr))
+    needed = _to_tolerance(folder, m)
+    if needed is not None:
+        yield f"The tolerance needs about {short(needed)} passes per input in all{_time(folder, needed)}."
+    if largest > 0:
+        yield (
+            f"Half the error ({short(largest / 2, 2)} instead of {short(largest, 2)} at the worst place) for "
+            f"{passes(4 * result.cost)} passes per input{_time(folder, 4 * result.cost)}: standard errors fall with "
+            "the square root of the passes."
+        )
+    else:
+        yield "The mean is exact up to rounding: more passes would not change it."
+    if result.method == "pooled" and result.metadata.get("asked") == "auto" and result.cost < MIN_PILOT_BUDGET:
+        yield (
+            f"From {MIN_PILOT_BUDGET} passes per input on, method auto looks for ways to draw masks evenly and use the "
+            "network's expansion in them, which saves passes for most networks."
+        )
+    elif result.method == "pooled" and asked.get("method") == "pooled":
+        yield "Method auto estimates the same mean and variance, mostly with smaller errors at the same cost."
+    if result.method == "mlmc" and compare(result).gain_mean < 1:
+        yield "Method pooled needs fewer passes for the same errors; method auto looks for something better still."
+
+
+def _to_tolerance(folder: Folder, m: Matrices) -> float | None:
+    """Passes per input with which a missed tolerance would be met; None where that does not apply."""
+    asked = folder.info.get("asked") or {}
+    if folder.result.status is not Status.BUDGET_EXHAUSTED or asked.get("relative"):
+        return None
+    share = float(asked.get("quantile", 1.0))
+    pairs = ((m.mean_stderr, asked.get("tolerance")), (m.variance_stderr, asked.get("tolerance_variance")))
+    ratios = [float(np.nanquantile(stderr, share)) / float(goal) for stderr, goal in pairs if goal]
+    return folder.result.cost * max(ratios) ** 2 if ratios else None
+
+
+def _time(folder: Folder, needed: float) -> str:
+    """How long so many passes would take on the machine of this run."""
+    seconds = folder.info.get("seconds")
+    if seconds is None or not folder.result.cost:
+        return ""
+    return f", about {duration(float(seconds) * needed / folder.result.cost)} here"

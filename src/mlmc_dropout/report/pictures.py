@@ -1,0 +1,142 @@
+"""The section with pictures: bands over one number, maps over two, images as images, ranks for everything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mlmc_dropout.report import charts
+from mlmc_dropout.report.blocks import Section, TableBlock, Text
+from mlmc_dropout.report.folder import Folder, component_labels
+from mlmc_dropout.report.formats import short
+from mlmc_dropout.report.maps import image_maps, surfaces
+from mlmc_dropout.report.numbers import Matrices
+from mlmc_dropout.report.passes import telling_rows
+
+__all__ = ["input_name", "output_names", "pictures"]
+
+MOST_BANDS = 4
+MOST_SURFACES = 2
+MOST_RANKS = 10
+MOST_FEATURES = 4  # shown beside the number of an input
+
+
+def pictures(folder: Folder, m: Matrices) -> Section:
+    """Everything that can be drawn of an estimate.
+
+    Args:
+        folder: The estimate with what the page shows besides.
+        m: Its estimates.
+
+    Returns:
+        The section.
+    """
+    x, names = folder.data.x, output_names(folder)
+    dimension = 0 if x is None or len(x) < 2 else x.shape[1]
+    images = image_maps(folder.result, telling_rows(folder.result))
+    blocks: list[Any] = []
+    if images:
+        title, blocks = "Images", [*images]
+    elif x is not None and dimension == 1:
+        feature = _feature_names(folder)[0] if folder.data.feature_names else "input"
+        bands = [charts.bands(x[:, 0], m, i, label, feature) for i, label in enumerate(names[:MOST_BANDS])]
+        title, blocks = "Prediction and spread", [*bands, *_rest(names, MOST_BANDS)]
+    elif x is not None and dimension == 2 and len(np.unique(x, axis=0)) > 3:
+        shown = [
+            figure
+            for i, label in enumerate(names[:MOST_SURFACES])
+            for figure in surfaces(x, m.mean[:, i], m.std[:, i], label, _feature_names(folder))
+        ]
+        title, blocks = "Maps of mean and spread", [*shown, *_rest(names, MOST_SURFACES), _ranking(folder, m)]
+    else:
+        title, blocks = "Uncertainty, sorted", [_ranking(folder, m)]
+    if not images and dimension != 1 and len(m.score) > 1:
+        blocks.insert(-1, charts.sorted_uncertainty(m))
+    return Section("bands", title, [*blocks, *_histograms(folder, m)], short="Pictures")
+
+
+def output_names(folder: Folder) -> list[str]:
+    """Names of the output components: those of the classes, if they are known.
+
+    Args:
+        folder: The estimate with what the page shows besides.
+
+    Returns:
+        One name per component.
+    """
+    return list(folder.data.class_names) or component_labels(folder.result)
+
+
+def input_name(folder: Folder, row: int) -> str:
+    """What an input is called: its number, and its values if they are few.
+
+    Args:
+        folder: The estimate with what the page shows besides.
+        row: Its number.
+
+    Returns:
+        As in ``input 16 (age 41, dose 0.2)``.
+    """
+    x = folder.data.x
+    if x is None or (x.shape[1] > MOST_FEATURES and not folder.data.feature_names):
+        return f"input {row}"
+    shown = [f"{name} {short(float(v))}" for name, v in zip(_feature_names(folder), x[row], strict=True)]
+    more = f", … ({len(shown)} in all)" if len(shown) > MOST_FEATURES else ""
+    return f"input {row} ({', '.join(shown[:MOST_FEATURES])}{more})"
+
+
+def _feature_names(folder: Folder) -> list[str]:
+    x = folder.data.x
+    assert x is not None
+    return list(folder.data.feature_names) or ([f"x{i + 1}" for i in range(x.shape[1])] if x.shape[1] > 1 else ["x"])
+
+
+def _rest(names: list[str], shown: int) -> list[Text]:
+    return [Text(f"{len(names) - shown} further outputs are in result.csv.")] if len(names) > shown else []
+
+
+def _ranking(folder: Folder, m: Matrices) -> TableBlock:
+    """The most uncertain inputs, at their most uncertain component."""
+    names, labels = output_names(folder), folder.data.labels
+    classes = labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu" and len(names) > 1
+    rows = []
+    for i in np.argsort(-m.score, kind="stable")[:MOST_RANKS]:
+        j = int(np.argmax(m.std[i]))
+        cells = [
+            input_name(folder, int(i)),
+            names[j],
+            f"{short(m.mean[i, j], 4)} ± {short(m.mean_stderr[i, j], 2)}",
+            f"{short(m.std[i, j])} ± {short(m.std_stderr[i, j], 2)}",
+        ]
+        if classes and labels is not None:
+            cells[1:1] = [names[int(labels[i])], names[int(np.argmax(m.mean[i]))]]
+        rows.append(tuple(cells))
+    columns = ["Input", "Output", "Mean ± standard error", "Standard deviation ± standard error"]
+    if classes:
+        columns[1:1] = ["True", "Predicted"]
+    return TableBlock(
+        "The most uncertain inputs, at their most uncertain output", columns, rows, text_columns=4 if classes else 2
+    )
+
+
+def _histograms(folder: Folder, m: Matrices) -> list[Any]:
+    """Single passes of a few inputs, at their most uncertain component."""
+    passes = folder.data.passes
+    if passes is None or passes.shape[2] != m.mean.shape[1]:
+        return []
+    names, blocks = output_names(folder), []
+    for index, row in sorted(enumerate(folder.data.pass_rows), key=lambda pair: -m.score[pair[1]]):
+        j = int(np.argmax(m.std[row]))
+        where = f"{input_name(folder, row)}, {_standing(m, row)}"
+        mean, std = float(m.mean[row, j]), float(m.std[row, j])
+        if std > 0:
+            blocks.append(charts.histogram(passes[:, index, j], mean, std, where, names[j]))
+    drawn = Text("These passes were drawn for the pictures and are not part of the estimate.")
+    return [*blocks, drawn] if blocks else []
+
+
+def _standing(m: Matrices, row: int) -> str:
+    rank = int((m.score > m.score[row]).sum())
+    last = len(m.score) - 1
+    return "the most uncertain" if rank == 0 else "the least uncertain" if rank == last else "of median uncertainty"

@@ -1,0 +1,144 @@
+"""Estimates beside labels: how often the mean is right, and whether the spread knows where it is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlmc_dropout.report.blocks import Card, Figure, Section, TableBlock, Text
+from mlmc_dropout.report.data import PageData
+from mlmc_dropout.report.formats import passes, percent, short
+from mlmc_dropout.report.numbers import Matrices
+from mlmc_dropout.report.svg import NARROW, WIDE, Axis, Chart, Size
+
+__all__ = ["Verdict", "beside_labels", "judge"]
+
+Array = NDArray[np.float64]
+BINS = 5
+MIN_INPUTS = 20  # for curves; with fewer they would show nothing but noise
+SHARES = np.linspace(0.0, 0.9, 46)  # of inputs that are handed to somebody else
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How wrong each input is, and how uncertain.
+
+    Attributes:
+        wrong: 0 or 1 for classes; the squared error for values, averaged over the components.
+        spread: Standard deviation of a pass: of the predicted class, or over all components.
+        classes: Whether labels are classes.
+    """
+
+    wrong: Array
+    spread: Array
+    classes: bool
+
+    def error(self, inputs: Any = slice(None)) -> float:
+        """The error over some inputs.
+
+        Args:
+            inputs: Which; all by default.
+
+        Returns:
+            Share of wrong classes, or root mean square error.
+        """
+        mean = float(self.wrong[inputs].mean())
+        return mean if self.classes else float(np.sqrt(mean))
+
+    def rejection(self) -> Array:
+        """The error among those that are kept, for each of ``SHARES``; the most uncertain are handed over first."""
+        order = np.argsort(self.spread, kind="stable")
+        kept = [max(1, round((1 - share) * len(order))) for share in SHARES]
+        return np.array([self.error(order[:count]) for count in kept])
+
+
+def judge(m: Matrices, labels: NDArray[Any]) -> Verdict:
+    """Compare estimates with labels.
+
+    Args:
+        m: The estimates.
+        labels: Classes (inputs,), or values (inputs, components).
+
+    Returns:
+        What is wrong, and how uncertain it was.
+    """
+    if labels.ndim == 1 and labels.dtype.kind in "iu" and m.mean.shape[1] > 1:
+        predicted = m.mean.argmax(axis=1)
+        spread = m.std[np.arange(len(predicted)), predicted]
+        return Verdict((predicted != labels).astype(np.float64), spread, True)
+    errors = np.square(m.mean - labels.reshape(m.mean.shape)).mean(axis=1)
+    return Verdict(errors, m.score, False)
+
+
+def beside_labels(m: Matrices, data: PageData) -> Section:
+    """The section about labels.
+
+    Args:
+        m: The estimates.
+        data: What the page shows besides; has labels.
+
+    Returns:
+        Accuracy or error, the rejection curve, and spread against error.
+    """
+    assert data.labels is not None
+    verdict = judge(m, data.labels)
+    count, error = len(verdict.wrong), verdict.error()
+    if verdict.classes:
+        noise = np.sqrt(error * (1 - error) / count)
+        cards = [Card(percent(1 - error, 3), "Accuracy", f"of the mean; ± {percent(noise)} for so few labels")]
+    else:
+        cards = [Card(short(error), "Root mean square error", "of the mean")]
+    cards.append(Card(passes(count), "Labels", "one per input" if verdict.classes else "true values"))
+    blocks: list[Any] = []
+    if count >= MIN_INPUTS:
+        blocks = [_rejection(verdict), _bins(verdict)]
+    blocks.append(
+        Text(
+            "Labels do not enter the estimates. Noise in the labels themselves is part of the error, not of the spread."
+        )
+    )
+    return Section("labels", "Beside the labels", blocks, cards)
+
+
+def _rejection(verdict: Verdict) -> Figure:
+    errors, whole = verdict.rejection(), verdict.error()
+    name = "error rate" if verdict.classes else "root mean square error"
+    shares = (100 * SHARES).tolist()
+
+    def draw(size: Size) -> str:
+        chart = Chart(size, Axis(0.0, 90.0, "share handed over, %"), Axis.of([0.0, whole, *errors], name, zero=True))
+        chart.line([0.0, 90.0], [whole, whole], "theory")
+        chart.line(shares, errors.tolist(), "line")
+        return chart.svg()
+
+    third = verdict.rejection()[int(np.argmin(np.abs(SHARES - 0.3)))]
+    return Figure(
+        [draw(size) for size in (WIDE, NARROW)],
+        "Rejection curve: the most uncertain inputs are handed to somebody else, and the error among the others falls "
+        "if the spread knows where the model is wrong.",
+        f"The {name} is {short(whole)} over all inputs and {short(float(third))} without the 30 % most uncertain.",
+        (("line", f"{name} of those kept"), ("theory", "of all, as if handed over by chance")),
+    )
+
+
+def _bins(verdict: Verdict) -> TableBlock:
+    order = np.argsort(verdict.spread, kind="stable")
+    rows = []
+    for n, part in enumerate(np.array_split(order, BINS)):
+        spread = verdict.spread[part]
+        rows.append(
+            (
+                f"{n + 1} of {BINS}",
+                f"{short(float(spread.min()))} to {short(float(spread.max()))}",
+                passes(len(part)),
+                percent(verdict.error(part)) if verdict.classes else short(verdict.error(part)),
+            )
+        )
+    return TableBlock(
+        "Spread against error: inputs in five groups, from the smallest spread to the largest",
+        ("Group", "Standard deviation of a pass", "Inputs", "Wrong" if verdict.classes else "Root mean square error"),
+        rows,
+    )

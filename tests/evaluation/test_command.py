@@ -1,0 +1,83 @@
+"""``mlmc-dropout evaluate`` and its page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mlmc_dropout as md
+from mlmc_dropout.cli import main
+
+MODEL = """
+import torch
+from torch import nn
+
+def make():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 3))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(MODEL)
+    rng = np.random.default_rng(0)
+    np.save("x.npy", rng.normal(size=(300, 2)).astype(np.float32))
+    np.save("y.npy", rng.integers(3, size=300))
+    return tmp_path
+
+
+COMMAND = ["evaluate", "--model", "net.py:make", "--inputs", "x.npy", "--out", "run"]
+
+
+def test_files_and_page_say_what_the_library_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main([*COMMAND, "--labels", "y.npy", "--metrics", "nll,entropy", "--tolerance", "0.1", "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    assert code == 0
+    found = md.load_evaluation(folder / "run" / "evaluation.json")
+    assert printed["estimates"]["nll"]["value"] == found["nll"].value
+    assert found.metadata["tolerance"] == 0.1
+    lines = (folder / "run" / "evaluation.csv").read_text().splitlines()
+    assert len(lines) == 3
+    assert float(lines[1].split(",")[1]) == found["nll"].value
+    page = (folder / "run" / "report.html").read_text()
+    for text in ("Averages over the data set", "Levels of nll", "Measured rates"):
+        assert text in page
+    assert "mutual" not in page
+    assert main(["report", "run", "--out", "again.html"]) == 0
+    assert (folder / "again.html").read_text() == page
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--metrics", "nll", "--budget", "9"], "give y"),
+        (["--metrics", "entropi", "--budget", "9"], "no metric 'entropi'"),
+        (["--outputs", "logit", "--budget", "9"], "unknown outputs"),
+        ([], "say when to stop"),
+        (["--budget", "-3"], "positive number"),
+        (["--budget", "nan"], "number"),
+        (["--tolerance", "0"], "tolerance is a positive number"),
+        (["--method", "best", "--budget", "9"], "unknown method"),
+        (["--passes", "3", "--method", "plug-in"], "power of 2"),
+        (["--labels", "no.npy", "--budget", "9"], "no.npy"),
+    ],
+)
+def test_bad_requests_are_refused_before_the_model_is_imported(
+    folder: Path, capsys: pytest.CaptureFixture[str], extra: list[str], message: str
+) -> None:
+    (folder / "net.py").write_text("raise SystemExit('imported')")
+    assert main([*COMMAND, *extra]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err.replace("\n", " ")
+    assert not (folder / "run").exists()
+
+
+def test_a_run_is_not_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*COMMAND, "--metrics", "entropy", "--budget", "8", "--quiet"]) == 0
+    assert main([*COMMAND, "--metrics", "entropy", "--budget", "8"]) == 2
+    assert "--overwrite" in capsys.readouterr().err
