@@ -58,8 +58,19 @@ def test_where_the_first_order_leaves_nothing_the_second_is_not_paid_for():
     assert isinstance(plan, ControlVariate) and not plan.gradient_masks
 
 
-def test_few_passes_are_pooled():
-    assert isinstance(chosen("mlp", budget=100), Pooled)
+@pytest.mark.parametrize("rows", [1, 64])
+def test_the_expansion_of_few_outputs_pays_from_few_passes_on(rows):
+    few = chosen("mlp", rows=rows, budget=20)
+    assert isinstance(few, ControlVariate) and not few.gradient_masks and few.overhead == 0
+
+
+def test_few_passes_of_many_outputs_are_pooled():
+    assert isinstance(chosen("encoder", rows=1, budget=30), Pooled)
+    assert "too few for designs" in chosen("encoder", rows=1, budget=30).reason
+
+
+def test_hardly_any_passes_are_pooled():
+    assert isinstance(chosen("mlp", budget=8), Pooled)
 
 
 def test_many_outputs_are_not_differentiated():

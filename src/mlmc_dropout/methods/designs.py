@@ -34,6 +34,7 @@ _EXPANSION = 6.0  # passes' worth of belief that an expansion is right: a coeffi
 _ALIKE = 12.0  # passes' worth of belief that a component has the coefficient of all
 _ALIKE_V = 30.0  # the same for squares
 _MOST = 2.0  # of a coefficient
+_ROUNDING = 1e-8  # of the variance of a pass: a companion that varies less is nothing but rounding
 _PRODUCTS = 1.17  # what few products of passes and companions, whose tails are heavy, understate of their variance
 
 
@@ -285,6 +286,7 @@ class _Half:
     def read(cls, state: DesignState, half: HalfState, known: Array | None) -> _Half:
         if known is None or half.square is None:
             return cls(state, half, 0.0, 0.0)
+        known = np.where(known > _ROUNDING * (state.passes.variance + state.s2.mean), known, 0.0)
         alpha, common = _coefficients(half.design, known, 1.0, _ALIKE)
         beta, _ = _coefficients(half.square, np.square(known), common**2, _ALIKE_V)
         return cls(state, half, alpha, beta)
@@ -342,7 +344,7 @@ def _coefficients(joint: Joint, scale: Array, expected: float, alike: float) -> 
     assert c is not None
     freedom = max(c.count - 1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        unit = scale * (np.nansum(c.variance) / np.sum(scale))
+        unit = scale * (np.nansum(c.variance[scale > 0]) / np.sum(scale))
         together, alone = (np.nan_to_num(freedom * v / unit, posinf=0.0) for v in (joint.covariance, c.variance))
     common = float((together.sum() + _EXPANSION * expected) / (alone.sum() + _EXPANSION))
     common = float(np.clip(common, 0.0, _MOST))

@@ -32,12 +32,12 @@ from mlmc_dropout.sampling.signature import Signature, check_model
 from mlmc_dropout.sampling.sites import Site, select_sites
 from mlmc_dropout.sampling.tape import Replay
 
-__all__ = ["DEFAULT_MEMORY_LIMIT", "DropoutSampler", "FallbackWarning", "Program"]
+__all__ = ["DEFAULT_MEMORY_LIMIT", "ROWS_TOGETHER", "DropoutSampler", "FallbackWarning", "Program"]
 
 MaskMode = Literal["independent", "shared"]
 
 DEFAULT_MEMORY_LIMIT = 1 << 29
-_ROWS_TOGETHER = 16  # linear maps need no copy for chunks of such multiples (see interception)
+ROWS_TOGETHER = 16  # linear maps need no copy for chunks of such multiples (see interception)
 DRAW_SET = 1 << 22  # bytes of masks drawn at once: fewer at a time would take more calls
 
 
@@ -342,8 +342,8 @@ class DropoutSampler:
     ) -> Iterator[Tensor]:
         """Outputs of chunks of about ``size`` passes; masks are drawn for several chunks at once."""
         per_key = design_passes or 1
-        if size > _ROWS_TOGETHER:
-            size -= size % _ROWS_TOGETHER
+        if size > ROWS_TOGETHER:
+            size -= size % ROWS_TOGETHER
         run = functools.partial(self.run_masks, program, batch)
         block = DRAW_SET // (self._mask_bytes(program, batch.rows) * per_key)
         block = max(block // size * size, -(-size // per_key), 1)

@@ -13,7 +13,7 @@ from mlmc_dropout.errors import NonFiniteOutputError, add_note_once
 from mlmc_dropout.sampling.inputs import Batch, even_parts
 from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.outputs import non_finite_message
-from mlmc_dropout.sampling.sampler import DropoutSampler, Program
+from mlmc_dropout.sampling.sampler import ROWS_TOGETHER, DropoutSampler, Program
 
 __all__ = ["BLOCK", "Source"]
 
@@ -101,8 +101,9 @@ class Source:
         together = passes if passes > 1 else None
         masks = [self.sampler.draw(site, keys, rows, self.first_row, together) for site in self.program.sites]
         size = self.chunk or self.program.footprint.passes_at_once(rows, self.sampler.memory_limit)
-        if size > 2 * passes and not self.chunk:
-            size -= size % (2 * passes)  # whole pairs of designs: chunks of the same size can be replayed
+        whole = 2 * passes if passes > 1 else ROWS_TOGETHER  # pairs of designs; chunks of one size can be replayed
+        if size > whole and not self.chunk:
+            size -= size % whole
         for start in range(0, len(keys) * passes, size):
             yield [None if m is None else m[start : start + size] for m in masks]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,10 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from mlmc_dropout.errors import ModelError
 from mlmc_dropout.sampling.sites import Site
 
-__all__ = ["DerivativeError", "differentiate", "expandable"]
+__all__ = ["DerivativeError", "Gradients", "count_cost", "differentiate", "expandable"]
 
-_MANY_OUTPUTS = 3  # from which backward passes are batched
-_MOST_NUMBERS = 1 << 22  # in directions of such a batch
 _MAX_QUOTED = 120  # characters of an error message
 # What torch raises where it cannot differentiate, and what models raise that behave differently with gradients on.
 _REFUSALS = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, AttributeError, ModelError)
@@ -53,58 +50,64 @@ def expandable(site: Site) -> bool:
     return site.active and site.expandable
 
 
-def differentiate(
-    forward: Callable[[], Tensor], wanted: Sequence[Tensor], outputs: Sequence[int], cost: float | None = None
-) -> tuple[list[tuple[Tensor | None, ...]], float]:
-    """Gradients of outputs, and what they cost.
+Gradients = list[tuple[Tensor | None, ...]]
+
+
+def differentiate(forward: Callable[[], Tensor], wanted: Sequence[Tensor], outputs: Sequence[int]) -> Gradients:
+    """Gradients of outputs.
 
     Args:
         forward: Runs one or several passes; the last axis of its result runs over the outputs.
         wanted: Tensors with respect to which to differentiate.
         outputs: Indices of the outputs to differentiate.
-        cost: Their cost, if it is known; operations are counted otherwise.
 
     Returns:
         Per output, the gradients of its sum, one for each tensor in ``wanted`` (``None`` where the output does not
-        depend on it); and the cost, in operations relative to those of ``forward`` alone.
+        depend on it).
 
     Raises:
         DerivativeError: If torch cannot differentiate the outputs.
     """
-    counters = [FlopCounterMode(display=False) if cost is None else contextlib.nullcontext() for _ in range(2)]
-    with torch.inference_mode(False), torch.enable_grad(), _derivative_errors(), counters[0]:
-        with counters[1], torch.autograd.graph.disable_saved_tensors_hooks(_CHECKPOINTED):
-            out = forward()
-        if not out.requires_grad:
-            raise DerivativeError(_why_constant(out))
-        gradients = _one_by_one(out, wanted, outputs) if cost is None else _together(out, wanted, outputs)
-    return gradients, _counted(counters, len(outputs)) if cost is None else cost
+    with torch.inference_mode(False), torch.enable_grad(), _derivative_errors():
+        return _gradients(_outputs_of(forward), wanted, outputs)
 
 
-def _one_by_one(out: Tensor, wanted: Sequence[Tensor], outputs: Sequence[int]) -> list[tuple[Tensor | None, ...]]:
+def count_cost(forward: Callable[[], Tensor], wanted: Sequence[Tensor], outputs: Sequence[int]) -> float:
+    """What gradients cost.
+
+    Counting makes torch take other kernels, with other roundings, so the gradients themselves are not used.
+
+    Args:
+        forward: As for :func:`differentiate`.
+        wanted: As for :func:`differentiate`.
+        outputs: As for :func:`differentiate`.
+
+    Returns:
+        Operations of gradients, with the forward pass, over those of the forward pass alone.
+
+    Raises:
+        DerivativeError: If torch cannot differentiate the outputs.
+    """
+    everything, forward_only = FlopCounterMode(display=False), FlopCounterMode(display=False)
+    with torch.inference_mode(False), torch.enable_grad(), _derivative_errors(), everything:
+        with forward_only:
+            out = _outputs_of(forward)
+        _gradients(out, wanted, outputs)
+    flops = forward_only.get_total_flops()
+    return everything.get_total_flops() / flops if flops else 1.0 + 2.0 * len(outputs)
+
+
+def _outputs_of(forward: Callable[[], Tensor]) -> Tensor:
+    with torch.autograd.graph.disable_saved_tensors_hooks(_CHECKPOINTED):
+        out = forward()
+    if not out.requires_grad:
+        raise DerivativeError(_why_constant(out))
+    return out
+
+
+def _gradients(out: Tensor, wanted: Sequence[Tensor], outputs: Sequence[int]) -> Gradients:
     last = outputs[-1]
     return [torch.autograd.grad(out[..., k].sum(), wanted, retain_graph=k != last, allow_unused=True) for k in outputs]
-
-
-def _together(out: Tensor, wanted: Sequence[Tensor], outputs: Sequence[int]) -> list[tuple[Tensor | None, ...]]:
-    """All backward passes at once, under vmap, where torch can do that."""
-    if len(outputs) < _MANY_OUTPUTS or out.numel() * len(outputs) > _MOST_NUMBERS:
-        return _one_by_one(out, wanted, outputs)
-    directions = torch.zeros(len(outputs), *out.shape, dtype=out.dtype, device=out.device)
-    directions[range(len(outputs)), ..., list(outputs)] = 1.0
-    try:
-        stacked = torch.autograd.grad(
-            out, wanted, directions, retain_graph=True, is_grads_batched=True, allow_unused=True
-        )
-    except RuntimeError:  # an operation without a batching rule
-        return _one_by_one(out, wanted, outputs)
-    return [tuple(None if g is None else g[k] for g in stacked) for k in range(len(outputs))]
-
-
-def _counted(counters: Sequence[Any], outputs: int) -> float:
-    """All operations over those of the forward pass."""
-    everything, forward = (counter.get_total_flops() for counter in counters)
-    return everything / forward if forward else 1.0 + 2.0 * outputs
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from mlmc_dropout.sampling.inputs import Batch
 from mlmc_dropout.sampling.sampler import DropoutSampler, Program
 from mlmc_dropout.sampling.sites import MaskApplier, Site, full_shape
 from mlmc_dropout.surrogates.affine_check import only_linear
-from mlmc_dropout.surrogates.derivatives import differentiate, expandable
+from mlmc_dropout.surrogates.derivatives import count_cost, differentiate, expandable
 
 __all__ = [
     "Expansion",
@@ -28,6 +28,7 @@ __all__ = [
     "SiteProbe",
     "by_row",
     "contract",
+    "derivative_cost",
     "expansion_of",
     "has_derivatives",
     "linearise",
@@ -48,7 +49,6 @@ class Linearisation:
             dropped.
         in_outputs: Per site, derivatives with respect to the site's output, (rows, width, units) or ``None``.
         affine: Per site, bool (width,): whether only linear operations lie between the site and an output.
-        outputs: The outputs at the mean mask, (rows, width).
         cost: Cost of the derivatives in passes.
     """
 
@@ -57,7 +57,6 @@ class Linearisation:
     in_masks: tuple[Tensor | None, ...]
     in_outputs: tuple[Tensor | None, ...]
     affine: tuple[Tensor | None, ...]
-    outputs: Tensor
     cost: float
 
 
@@ -237,61 +236,84 @@ def linearise(sampler: DropoutSampler, program: Program, batch: Batch) -> Linear
     Raises:
         DerivativeError: If the outputs cannot be differentiated.
     """
-    dtype = sampler.dtype or torch.get_default_dtype()
+    cost = derivative_cost(sampler, program, batch)
     with torch.inference_mode(False):
-        masks = [
-            torch.full(full_shape(site, batch.rows), site.mean, device=sampler.device, dtype=dtype)
-            if site.active
-            else None
-            for site in program.sites
-        ]
-        return _derivatives(sampler, program, batch.map(torch.clone, batch.rows), masks)
+        probe = _MeanPass(sampler, program, batch.map(torch.clone, batch.rows))
+        per_output = differentiate(probe.outputs, probe.wanted, range(program.structure.width))
+    columns = iter(zip(*per_output, strict=True))
+    in_masks, in_outputs = (
+        tuple(_stack_outputs(next(columns), s, batch.rows) if s.index in part else None for s in program.sites)
+        for part in (probe.expanded, probe.offsets)
+    )
+    facts = program.facts
+    if "affine" not in facts:
+        facts["affine"] = tuple(probe.affine_outputs(site) for site in program.sites)
+    return Linearisation(batch.rows, sampler.device, in_masks, in_outputs, facts["affine"], cost)
+
+
+def derivative_cost(sampler: DropoutSampler, program: Program, batch: Batch) -> float:
+    """What the derivatives of all outputs cost, counted once for a model, on one row.
+
+    Args:
+        sampler: The sampler of the model.
+        program: The prepared model.
+        batch: The inputs.
+
+    Returns:
+        The cost in passes, the forward pass included.
+
+    Raises:
+        DerivativeError: If the outputs cannot be differentiated.
+    """
+    if "cost" not in program.facts:
+        with torch.inference_mode(False):
+            probe = _MeanPass(sampler, program, batch[:1].map(torch.clone, 1))
+            program.facts["cost"] = count_cost(probe.outputs, probe.wanted, range(program.structure.width))
+    return float(program.facts["cost"])
 
 
 _NO_OFFSET = ("feature", "bernoulli", "path")  # masks of whole channels, and those that the model itself applies
 
 
-def _derivatives(
-    sampler: DropoutSampler, program: Program, batch: Batch, masks: Sequence[Tensor | None]
-) -> Linearisation:
-    expanded = {
-        site.index: m for site, m in zip(program.sites, masks, strict=True) if m is not None and expandable(site)
-    }
-    offsets = {
-        index: torch.zeros_like(keep).requires_grad_()
-        for index, keep in expanded.items()
-        if not program.sites[index].kind.startswith(_NO_OFFSET)
-    }
-    wanted = [keep.requires_grad_() for keep in expanded.values()] + list(offsets.values())
-    leaves: list[Tensor] = []
-    at_mean: list[Tensor] = []
+class _MeanPass:
+    """A pass at the mean mask whose masks, and offsets after the sites, can be differentiated with respect to."""
 
-    def outputs() -> Tensor:
-        with SiteProbe(program.sites, masks, offsets):
-            out = sampler.call(program.model, batch.map(torch.clone, batch.rows))
-        leaves.extend(program.structure.leaves(out))
-        at_mean.append(program.structure.flatten(out))
-        return at_mean[0]
-
-    facts = program.facts
-    known = facts.setdefault("costs", {})  # by number of rows
-    per_output, cost = differentiate(outputs, wanted, range(program.structure.width), known.get(batch.rows))
-    known[batch.rows] = cost
-    columns = iter(zip(*per_output, strict=True))
-    in_masks = tuple(
-        _stack_outputs(next(columns), s, batch.rows) if s.index in expanded else None for s in program.sites
-    )
-    in_outputs = tuple(
-        _stack_outputs(next(columns), s, batch.rows) if s.index in offsets else None for s in program.sites
-    )
-    if "affine" not in facts:
-        facts["affine"] = tuple(
-            torch.cat([torch.full((leaf[0].numel(),), only_linear(leaf, offsets[s.index])) for leaf in leaves])
-            if s.index in offsets
+    def __init__(self, sampler: DropoutSampler, program: Program, batch: Batch) -> None:
+        self._sampler, self._program, self._batch = sampler, program, batch
+        dtype = sampler.dtype or torch.get_default_dtype()
+        self._masks = [
+            torch.full(full_shape(site, batch.rows), site.mean, device=sampler.device, dtype=dtype)
+            if site.active
             else None
-            for s in program.sites
-        )
-    return Linearisation(batch.rows, sampler.device, in_masks, in_outputs, facts["affine"], at_mean[0].detach(), cost)
+            for site in program.sites
+        ]
+        sites = [site for site in program.sites if expandable(site)]
+        self.expanded = {s.index: m.requires_grad_() for s in sites if (m := self._masks[s.index]) is not None}
+        self.offsets = {
+            s.index: torch.zeros_like(self.expanded[s.index]).requires_grad_()
+            for s in sites
+            if not s.kind.startswith(_NO_OFFSET)
+        }
+        self._leaves: tuple[Tensor, ...] = ()
+
+    @property
+    def wanted(self) -> list[Tensor]:
+        """What to differentiate with respect to: masks, then offsets."""
+        return [*self.expanded.values(), *self.offsets.values()]
+
+    def outputs(self) -> Tensor:
+        """Run the pass: (rows, width)."""
+        with SiteProbe(self._program.sites, self._masks, self.offsets):
+            out = self._sampler.call(self._program.model, self._batch.map(torch.clone, self._batch.rows))
+        self._leaves = tuple(self._program.structure.leaves(out))
+        return self._program.structure.flatten(out)
+
+    def affine_outputs(self, site: Site) -> Tensor | None:
+        """Which outputs only linear operations connect with the site, bool (width,)."""
+        if site.index not in self.offsets:
+            return None
+        offset = self.offsets[site.index]
+        return torch.cat([torch.full((leaf[0].numel(),), only_linear(leaf, offset)) for leaf in self._leaves])
 
 
 def _stack_outputs(parts: Sequence[Tensor | None], site: Site, rows: int) -> Tensor | None:

@@ -21,8 +21,8 @@ from mlmc_dropout.sampling.inputs import Batch
 from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.sampler import DropoutSampler, Program
 from mlmc_dropout.sampling.sites import Site, forward_with_masks, full_shape
-from mlmc_dropout.surrogates.derivatives import DerivativeError, differentiate, expandable
-from mlmc_dropout.surrogates.linear import PASSES_OF_A_GRADIENT, by_row, contract
+from mlmc_dropout.surrogates.derivatives import DerivativeError, Gradients, differentiate, expandable
+from mlmc_dropout.surrogates.linear import PASSES_OF_A_GRADIENT, by_row, contract, derivative_cost
 
 __all__ = ["DIRECTIONS", "Quadratic", "fit_quadratic", "passes_in_memory"]
 
@@ -156,14 +156,15 @@ def _gradients(
         for site in program.sites
         if expandable(site)
     }
-    cost = 0.0
+    cost_of_output = (derivative_cost(sampler, program, batch) - 1.0) / width
+    cost = float(samples * len(groups))  # of forward passes
     for held, outputs in groups.items():
         points = {s: m.new_full(m.shape, program.sites[s].mean) if s in held else m for s, m in masks.items()}
         for start in range(0, samples, size):
             chunk = slice(start, min(start + size, samples))
             leaves = {s: m[chunk].clone().requires_grad_(s in gradients) for s, m in points.items()}
-            per_output, cost_of_pass = _backward(sampler, program, batch, leaves, outputs)
-            cost += cost_of_pass * (chunk.stop - chunk.start)
+            per_output = _backward(sampler, program, batch, leaves, outputs)
+            cost += cost_of_output * len(outputs) * (chunk.stop - chunk.start)
             for output, per_site in zip(outputs, per_output, strict=True):
                 for site, gradient in zip(gradients, per_site, strict=True):
                     if gradient is not None and site not in held:  # an output need not depend on every site
@@ -173,8 +174,8 @@ def _gradients(
 
 def _backward(
     sampler: DropoutSampler, program: Program, batch: Batch, masks: Mapping[int, Tensor], outputs: Sequence[int]
-) -> tuple[list[tuple[Tensor | None, ...]], float]:
-    """Gradients of each output in the masks that require them, for several passes at once, and the cost of a pass."""
+) -> Gradients:
+    """Gradients of each output in the masks that require them, for several passes at once."""
     values = list(masks.values())
     wanted = [m for m in values if m.requires_grad]
 
