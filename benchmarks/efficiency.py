@@ -1,16 +1,14 @@
 """How many passes a method saves: variance of plain Monte Carlo over variance of ours, at equal total cost.
 
-Every input is repeated many times in one batch; with independent masks each copy is an independent run,
-so that the variance of an estimator is seen directly and not taken from its own standard errors. All
-methods get the same budget; gradients and pilots are paid from it. The pilot of ``auto`` is run, and
-charged, on the inputs without their copies.
+Every run is a whole one, with a seed of its own, on the inputs as they are: the variance of an estimator is seen directly
+and not taken from its own standard errors. All methods get the same budget; gradients and pilots are paid from it.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import common
@@ -21,15 +19,15 @@ from torch import Tensor, nn
 
 from mlmc_dropout import Ladder, pinn
 from mlmc_dropout.methods.auto import Auto
-from mlmc_dropout.methods.base import Estimates, MethodSpec
+from mlmc_dropout.methods.base import MethodSpec
 from mlmc_dropout.methods.control_variate import ControlVariate
 from mlmc_dropout.methods.mlmc.estimator import MLMC
 from mlmc_dropout.methods.pooled import Pooled
-from mlmc_dropout.methods.states import merge_states
 from mlmc_dropout.methods.stratified import Stratified
 from mlmc_dropout.sampling.sampler import DropoutSampler
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
+from testing.oracles import run_method
 
 BUDGET = 1000
 METHODS: dict[str, MethodSpec] = {
@@ -94,33 +92,17 @@ def source(case: Case, x: Tensor, seed: int) -> Source:
     return Source(sampler, sampler.prepare(batch), batch, seed)
 
 
-def run(method: MethodSpec, case: Case, copies: int, seed: int) -> tuple[Estimates, Any]:
-    """One batch with every input ``copies`` times."""
-    plan = method.choose(source(case, case.x, seed), Goal(budget=BUDGET))
-    many = source(case, case.x.repeat_interleave(copies, 0), seed)
-    bound = plan.bind(many)
-    tasks, done = bound.extend({}, BUDGET)
-    state: Any = None
-    for task in tasks:
-        state = merge_states(state, bound.run(many, task))
-    return bound.summarise(state, done), plan
-
-
-def spread(values: np.ndarray, copies: int) -> np.ndarray:
-    """Variance over the copies of each input: (inputs, outputs)."""
-    return values.reshape(-1, copies, values.shape[-1]).var(axis=1, ddof=1)
-
-
-def study(case: Case, copies: int) -> Iterator[dict[str, Any]]:
+def study(case: Case, runs: int) -> Iterator[dict[str, Any]]:
     """Gains of every method on one case, per output leaf (medians over inputs and components)."""
-    names = source(case, case.x, 0).program.structure.names()
+    passes = source(case, case.x, 0)
     plain: list[np.ndarray] = []
-    for seed, (label, method) in enumerate(METHODS.items(), start=1):
-        found, plan = run(method, case, copies, seed)
-        variances = [spread(found.mean, copies), spread(found.variance, copies)]
+    for label, method in METHODS.items():
+        found = [run_method(method, replace(passes, seed=seed), BUDGET) for seed in range(runs)]
+        ran = method.choose(passes, Goal(budget=BUDGET)).name
+        variances = [np.var([getattr(one, m) for one in found], axis=0, ddof=1) for m in ("mean", "variance")]
         plain = plain or variances
         start = 0
-        for leaf, shape in names:
+        for leaf, shape in passes.program.structure.names():
             width = int(np.prod(shape))
             own = slice(start, start + width)
             start += width
@@ -128,8 +110,8 @@ def study(case: Case, copies: int) -> Iterator[dict[str, Any]]:
             yield {
                 "case": case.name + (f", {leaf}" if leaf else ""),
                 "method": label,
-                "ran": plan.name,
-                "cost": found.cost,
+                "ran": ran,
+                "cost": max(one.cost for one in found),
                 "gain_mean": gains[0],
                 "gain_variance": gains[1],
             }
@@ -137,9 +119,9 @@ def study(case: Case, copies: int) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--copies", type=int, default=40, help="independent runs per input")
-    copies = parser.parse_args().copies
-    rows = [row for case in cases() for row in study(case, copies)]
+    parser.add_argument("--runs", type=int, default=100)
+    runs = parser.parse_args().runs
+    rows = [row for case in cases() for row in study(case, runs)]
     columns = ("case", "method", "ran", "cost", "gain_mean", "gain_variance")
     text = common.table(columns, [[row[c] for c in columns] for row in rows if row["method"] != "pooled"])
     print(text)
@@ -147,7 +129,7 @@ def main() -> None:
     trained = [r for r in rows if r["method"] == "auto" and "×" in r["case"]]
     for gain in ("gain_mean", "gain_variance"):
         print(f"median over the six regressors, auto, {gain}: {np.median([r[gain] for r in trained]):.3g}")
-    print("written to", common.save("efficiency", rows, budget=BUDGET, copies=copies).name)
+    print("written to", common.save("efficiency", rows, budget=BUDGET, runs=runs).name)
 
 
 if __name__ == "__main__":
