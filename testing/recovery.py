@@ -38,7 +38,7 @@ __all__ = ["DRIVER_FAULTS", "WORKER_FAULTS", "Outcome", "descendants", "driver_f
 
 SILENCE = 10.0  # instead of a minute: seconds after which a silent worker is given up
 LIMIT = 90.0  # seconds from which a run is said to hang; undisturbed it takes a few
-METHODS = {"pooled": 128 * 24, "stratified": 2000, "mlmc": 2000}  # with budgets that take a few seconds
+METHODS = {"pooled": 128 * 12, "stratified": 1000, "mlmc": 1000}  # with budgets that take a few seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
-from multiprocessing import forkserver, get_all_start_methods, get_context, parent_process
+from multiprocessing import get_all_start_methods, get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
 from typing import Any
@@ -104,6 +104,8 @@ class Processes:
         self.workers = workers
         self._context: Any = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
         if self._context.get_start_method() == "forkserver":
+            from multiprocessing import forkserver  # not on every system
+
             self._context.set_forkserver_preload(_PRELOAD)
             forkserver.ensure_running()  # here: it ends with the thread that started it (``orphans``)
         self._threads = ThreadPoolExecutor(workers, "mlmc-dropout")
