@@ -39,7 +39,7 @@ def test_means_and_variances_from_two_outputs_or_one() -> None:
 
 
 def test_outputs_that_are_something_else_are_refused() -> None:
-    with pytest.raises(InputError, match="a value of -0.1"):
+    with pytest.raises(InputError, match=r"a value of -0\.1"):
         log_probabilities(np.array([[1.1, -0.1]]), "probabilities")
     with pytest.raises(InputError, match="differ from 1 by 1"):
         log_probabilities(np.array([[1.0, 1.0]]), "probabilities")
