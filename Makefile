@@ -48,7 +48,7 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-BENCHMARKS := throughput training scaling efficiency auto_on_zoo coverage tolerance time_to_accuracy
+BENCHMARKS := throughput training scaling efficiency auto_on_zoo coverage tolerance time_to_accuracy nested
 
 bench: setup
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done

@@ -38,8 +38,8 @@ def workers(runs: int) -> Rows:
 
 def drivers(runs: int) -> Rows:
     """``runs`` estimates for each signal to the driver; after the first five, drivers are forks, which start faster."""
-    for fault in recovery.DRIVER_FAULTS:
-        for seed, method in zip(range(runs), cycle(recovery.METHODS)):
+    for seed, method in zip(range(runs), cycle(recovery.METHODS)):
+        for fault in recovery.DRIVER_FAULTS:
             with tempfile.TemporaryDirectory() as folder:
                 yield recovery.driver_fault(fault, method, seed, Path(folder) / "run", forked=seed > 4).plain()
 
@@ -86,7 +86,7 @@ def main() -> None:
         for row in PARTS[part](arguments.runs):
             print(row, flush=True)
             rows.append(row)
-        save(part, rows)
+            save(part, rows)
         for (fault, ended), times in Counter((row["fault"], row["ended"]) for row in rows).items():
             print(f"{part}: {fault}: {ended}: {times}")
 

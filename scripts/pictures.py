@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -256,6 +257,29 @@ def architecture(model: nn.Module) -> Any:
     return figure
 
 
+def where_a_ladder_pays(model: nn.Module) -> Any:
+    """Passes per input against accuracy, from the numbers of ``benchmarks/nested.py``."""
+    rows = json.loads((OUT.parents[1] / "benchmarks" / "results" / "nested.json").read_text())["rows"]
+    titles = {"pool": "pool of 300 000 images", "digits": "test set of 797 images"}
+    figure, axes = plt.subplots(1, 2, figsize=(8.2, 3.4), layout="constrained", sharex=True)
+    for axis, (problem, title) in zip(axes, titles.items(), strict=True):
+        row = next((r for r in rows if r["problem"] == problem and r["metric"] == "entropy"), None)
+        if row is None:  # not measured again yet
+            continue
+        lines = row["opponents"]["at"]
+        for method, colour, style in (("plug-in", GREY, "s:"), ("jackknife", ORANGE, "^--")):
+            points = [(line["accuracy"], line[method]["cost"]) for line in lines if np.isfinite(line[method]["cost"])]
+            axis.loglog(*zip(*points, strict=True), style, color=colour, label=f"{method}, best T")
+        ours = [(point["rmse"], point["cost"]) for point in row["points"]]
+        axis.loglog(*zip(*ours, strict=True), "o-", color=BLUE, label="multilevel")
+        axis.set(title=title, xlabel="relative error of the mean entropy")
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:.1%}" if value < 0.01 else f"{value:.0%}")
+    axes[0].set(ylabel="passes per input")
+    axes[0].invert_xaxis()
+    axes[1].legend(frameon=False)
+    return figure
+
+
 PICTURES: dict[str, Callable[[nn.Module], Any]] = {
     "bands": bands,
     "passes": passes,
@@ -264,6 +288,7 @@ PICTURES: dict[str, Callable[[nn.Module], Any]] = {
     "standard-error": standard_error,
     "what-wins": what_wins,
     "architecture": architecture,
+    "where-a-ladder-pays": where_a_ladder_pays,
 }
 
 

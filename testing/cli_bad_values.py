@@ -79,6 +79,14 @@ BAD_WEIGHTS = [
     "latin.csv",
 ]
 BAD_OPTIONS = [
+    ("--dtype", "int"),
+    ("--dtype", "int64"),  # the inputs are not whole
+    ("--labels", "absent.npy"),
+    ("--labels", "bomb.npy"),
+    ("--labels", "wide.npy"),
+    ("--class-names", "absent.txt"),
+    ("--class-names", "x.npy"),
+    ("--class-names", "empty.csv"),
     ("--budget", "0"),
     ("--budget", "-5"),
     ("--budget", "1e300"),

@@ -34,11 +34,11 @@ from mlmc_dropout.errors import MLMCDropoutError
 from mlmc_dropout.runtime import processes
 from testing.runs import digest
 
-__all__ = ["DRIVER_FAULTS", "WORKER_FAULTS", "Outcome", "descendants", "driver_fault", "worker_fault"]
+__all__ = ["DRIVER_FAULTS", "WORKER_FAULTS", "Outcome", "alive", "descendants", "driver_fault", "worker_fault"]
 
 SILENCE = 10.0  # instead of a minute: seconds after which a silent worker is given up
 LIMIT = 90.0  # seconds from which a run is said to hang; undisturbed it takes a few
-METHODS = {"pooled": 128 * 24, "stratified": 2000, "mlmc": 2000}  # with budgets that take a few seconds
+METHODS = {"pooled": 128 * 12, "stratified": 1000, "mlmc": 1000}  # with budgets that take a few seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,8 @@ def fork_server(pid: int) -> list[int]:
     return [child for child, command in descendants(pid).items() if "forkserver" in command and child not in forks]
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
+    """Whether a process is there and has not ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -164,11 +165,17 @@ class CutOff:
 Disturb = Callable[[random.Random, threading.Event], Iterator[int]]
 
 
+def _workers_later(draw: random.Random, over: threading.Event) -> list[int]:
+    """The workers, some moments after the first of them is there."""
+    while not workers(os.getpid()) and not over.wait(0.01):
+        pass
+    over.wait(draw.uniform(0.0, 1.5))
+    return workers(os.getpid())
+
+
 def _kill_all(draw: random.Random, over: threading.Event) -> Iterator[int]:
     """All workers at once, at a random moment; every other time the fork server with them."""
-    over.wait(draw.uniform(0.0, 2.0))
-    found = workers(os.getpid())
-    yield _send(found, signal.SIGKILL)
+    yield _send(_workers_later(draw, over), signal.SIGKILL)
     if draw.random() < 0.5:
         yield _send(fork_server(os.getpid()), signal.SIGKILL)
 
@@ -182,8 +189,7 @@ def _kill_every_second(draw: random.Random, over: threading.Event) -> Iterator[i
 
 def _stop(draw: random.Random, over: threading.Event) -> Iterator[int]:
     """One or both workers are stopped at a random moment and never go on."""
-    over.wait(draw.uniform(0.0, 2.0))
-    found = workers(os.getpid())
+    found = _workers_later(draw, over)
     yield _send(draw.sample(found, min(len(found), draw.choice([1, 2]))), signal.SIGSTOP)
 
 
@@ -333,13 +339,13 @@ def driver_fault(
         below = descendants(driver.pid)
         sent = _send([driver.pid], DRIVER_FAULTS[fault])
         moment = time.monotonic()
-        while any(map(_alive, [driver.pid, *below])) and time.monotonic() < moment + LIMIT:
+        while any(map(alive, [driver.pid, *below])) and time.monotonic() < moment + LIMIT:
             time.sleep(0.02)
-            if not _alive(driver.pid) and time.monotonic() > moment + orphaned_after:
+            if not alive(driver.pid) and time.monotonic() > moment + orphaned_after:
                 break
         ended_by_itself = (folder / "digest").exists()
-        left = [pid for pid in below if _alive(pid)]
-        hangs = _alive(driver.pid)
+        left = [pid for pid in below if alive(pid)]
+        hangs = alive(driver.pid)
         _send([driver.pid, *left], signal.SIGKILL)
         code = driver.wait()
     if hangs:

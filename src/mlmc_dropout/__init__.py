@@ -52,6 +52,8 @@ if TYPE_CHECKING:  # for readers and type checkers; at run time names are import
     from mlmc_dropout.moments import MomentBlock, Moments
     from mlmc_dropout.predictor import Predictor
     from mlmc_dropout.result import LevelStats, Result, Status, load_result
+    from mlmc_dropout.runtime.checkpoint import CheckpointWarning
+    from mlmc_dropout.runtime.progress import LongRunWarning
     from mlmc_dropout.sampling.inputs import Constant
     from mlmc_dropout.sampling.sampler import DropoutSampler, FallbackWarning
     from mlmc_dropout.sampling.sites import Site
@@ -60,6 +62,7 @@ __all__ = [
     "Adaptive",
     "AllocationError",
     "CheckpointError",
+    "CheckpointWarning",
     "ConfigError",
     "Constant",
     "DropoutSampler",
@@ -71,6 +74,7 @@ __all__ = [
     "LadderError",
     "LevelReplicates",
     "LevelStats",
+    "LongRunWarning",
     "MLMCDropoutError",
     "Metric",
     "MissingExtraError",
@@ -100,6 +104,7 @@ __all__ = [
 _HOMES = {  # where each name is defined: ``mlmc-dropout --help`` shall not wait for torch
     **{name: "errors" for name in __all__ if name.endswith("Error") or name == "ModelWarning"},
     "Adaptive": "methods.mlmc.adaptive",
+    "CheckpointWarning": "runtime.checkpoint",
     "Constant": "sampling.reading",
     "DropoutSampler": "sampling.sampler",
     "Evaluation": "evaluation.result",
@@ -107,6 +112,7 @@ _HOMES = {  # where each name is defined: ``mlmc-dropout --help`` shall not wait
     "Ladder": "methods.mlmc.ladder",
     "LevelReplicates": "methods.mlmc.replicates",
     "LevelStats": "result",
+    "LongRunWarning": "runtime.progress",
     "Metric": "evaluation.metrics",
     "MomentBlock": "moments",
     "Moments": "moments",

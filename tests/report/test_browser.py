@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from torch import nn
 
 import mlmc_dropout as md
 from mlmc_dropout.report import write_page
+from mlmc_dropout.report.data import PageData
 from mlmc_dropout.report.folder import write_folder
 from testing.browser import WIDTHS, axe, browser, console, dead_links, outside_requests, serve, show
 
@@ -18,31 +21,89 @@ pytest.importorskip("jinja2")
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two pages: bands of a multilevel run, ranks of an automatic one."""
-    folder = tmp_path_factory.mktemp("pages")
+def seeded(make: Callable[[], nn.Module]) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        line = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 1)).eval()
-        plane = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 10)).eval()
-    x, y = np.linspace(0, 1, 50)[:, None], np.random.default_rng(0).random((60, 2))
-    info = {"title": "A page " + "with_a_long_name_" * 6, "command": "mlmc-dropout " + "--option value " * 30}
-    write_folder(folder / "bands", md.estimate(line, x, method="mlmc", budget=300), info, x)
-    write_folder(folder / "ranks", md.estimate(plane, y, budget=300), {**info, "warnings": ["Something is amiss."]}, y)
-    for name in ("bands", "ranks"):
+        return make().eval()
+
+
+class Segmentation(nn.Module):
+    """Probabilities of three classes at every pixel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.drop, self.last = nn.Conv2d(1, 8, 3, padding=1), nn.Dropout2d(0.3), nn.Conv2d(8, 3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.drop(torch.relu(self.first(x)))).softmax(1)
+
+
+def cases() -> dict[str, tuple[md.Result, dict[str, Any], PageData]]:
+    """A page of every kind: result, what was asked, what is shown besides."""
+    draw = np.random.default_rng(0)
+    line = seeded(lambda: nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 1)))
+    plane = seeded(lambda: nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 1)))
+    classes = seeded(lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 10)))
+    tokens = seeded(lambda: nn.Sequential(nn.Embedding(50, 4), nn.Flatten(), nn.Dropout(0.3), nn.Linear(24, 2)))
+    x, rows, ids = np.linspace(0, 1, 50)[:, None], draw.normal(size=(60, 6)), draw.integers(0, 50, (40, 6))
+    grid = np.stack(np.meshgrid(np.linspace(-1, 1, 12), np.linspace(0, 5, 9)), -1).reshape(-1, 2)
+    names = [f"a class with a long name {i}" for i in range(10)]
+    features = [f"feature {i}" for i in range(6)]
+    passes = {3: draw.normal(size=(100, 10)), 7: draw.normal(size=(100, 10))}
+    missed = {"asked": {"tolerance": 1e-4, "quantile": 1.0}, "seconds": 3.0, "warnings": ["Something is amiss."]}
+    long = {"command": "mlmc-dropout " + "--option value " * 30, "weights": "0123456789abcdef" * 2}
+    return {
+        "bands": (md.estimate(line, x, method="mlmc", budget=300), long, PageData.of(x)),
+        "classifier": (
+            md.estimate(classes, rows, budget=300, transform="softmax"),
+            {},
+            PageData.of(rows, draw.integers(0, 10, 60), names, features, passes),
+        ),
+        "segmentation": (
+            md.estimate(seeded(Segmentation), torch.rand(4, 1, 32, 40), budget=32),
+            {},
+            PageData.of(),
+        ),
+        "surface": (
+            md.estimate(plane, grid, budget=300),
+            {},
+            PageData.of(grid, feature_names=["voltage", "pressure"]),
+        ),
+        "scatter": (
+            md.estimate(plane, draw.normal(size=(80, 2)), budget=30),
+            {},
+            PageData.of(draw.normal(size=(80, 2))),
+        ),
+        "tokens": (md.estimate(tokens, ids, budget=300), {}, PageData.of(ids)),
+        "tolerance": (md.estimate(plane, grid, tolerance=1e-4, budget=100, method="pooled"), missed, PageData.of(grid)),
+    }
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pages")
+    for name, (result, info, data) in cases().items():
+        write_folder(folder / name, result, {"title": f"{name} " + "with_a_long_name_" * 6, **info}, data)
         write_page(folder / name)
     return folder
 
 
+CUT_OFF = """return [...document.querySelectorAll('main *')].filter(e => {
+        const box = e.getBoundingClientRect();
+        return box.width > 1 && !e.closest('.hidden, thead, svg') && (box.right > innerWidth + 1 || box.left < -1);
+    }).concat([...document.querySelectorAll('.scroll, pre, figure')].filter(e => e.scrollWidth > e.clientWidth + 1))
+    .map(e => e.tagName + ': ' + e.textContent.slice(0, 60))"""
+
+
 def test_pages_in_chromium(pages):
     with serve(pages) as home, browser() as driver:
-        for name in ("bands", "ranks"):
+        for name in sorted(path.name for path in pages.iterdir()):
             for width in WIDTHS:
                 for dark in (False, True):
                     show(driver, f"{home}/{name}/report.html", width, dark)
                     where = (name, width, dark)
                     assert driver.execute_script("return document.documentElement.scrollWidth") <= width, where
+                    assert driver.execute_script(CUT_OFF) == [], where
                     assert axe(driver) == [], where
                     assert dead_links(driver) == [], where
         assert console(driver) == []
@@ -58,6 +119,7 @@ def test_the_checks_can_fail(tmp_path):
     with serve(tmp_path) as home, browser() as driver:
         show(driver, f"{home}/bad.html", 360)
         assert driver.execute_script("return document.documentElement.scrollWidth") > 360
+        assert driver.execute_script(CUT_OFF.replace("main *", "body *"))
         assert any("color-contrast" in line for line in axe(driver))
         assert dead_links(driver) == ["#nowhere"]
         assert any("oops" in line for line in console(driver))

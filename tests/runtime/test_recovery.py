@@ -81,6 +81,37 @@ def test_an_exception_of_a_call_leaves_its_process_in_use(pool):
     assert pool.submit(None, os.getpid).result() == first
 
 
+ORPHANED = """
+import os, pathlib, sys, time
+from mlmc_dropout.runtime.processes import Processes
+
+if __name__ == "__main__":
+    pool = Processes(1)
+    pool.scratch = pathlib.Path(sys.argv[1])
+    worker = pool.submit(None, os.getpid).result()
+    pool.submit(None, time.sleep, 1000)
+    print(worker, flush=True)
+    time.sleep(1000)
+"""
+
+
+def test_workers_whose_driver_is_killed_end_at_once_and_remove_what_it_left(tmp_path):
+    script, scratch = tmp_path / "script.py", tmp_path / "scratch"
+    script.write_text(textwrap.dedent(ORPHANED))
+    scratch.mkdir()
+    (scratch / "model").write_bytes(b"large")
+    with subprocess.Popen([sys.executable, script, scratch], stdout=subprocess.PIPE, text=True) as driver:
+        worker = int(driver.stdout.readline())
+        below = [*recovery.descendants(driver.pid)]
+        driver.kill()
+    assert worker in below and len(below) == 3  # the fork server, and one that looks after semaphores
+    end = time.monotonic() + 5.0
+    while left := [pid for pid in below if recovery.alive(pid)]:
+        assert time.monotonic() < end, left
+        time.sleep(0.02)
+    assert not scratch.exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signals_that_end_a_process_become_exceptions_with_their_exit_code(number):
     with pytest.raises(SystemExit) as caught, ending_by_exception():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -179,6 +180,10 @@ def test_transforms_by_name() -> None:
     np.testing.assert_array_equal(result(NET, X, transform="sigmoid").mean, expected.mean)
 
 
+with warnings.catch_warnings():  # a prototype, torch says
+    warnings.simplefilter("ignore")
+    MASKED = torch.masked.masked_tensor(X, X > 3)
+
 REFUSED: dict[str, tuple[Any, Any, dict[str, Any], list[str]]] = {  # model, x, options, parts of the message
     "strings": (NET, N.astype(str), {}, ["dtype <U", ".astype(float)"]),
     "objects": (NET, np.array([[1, "a", 2]], dtype=object), {}, ["'a' (str)", "encode"]),
@@ -187,6 +192,7 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], list[str]]] = {  # model, x, 
     "complex tensor": (NET, X.to(torch.complex64), {}, ["complex64", "view_as_real"]),
     "complex array": (NET, N.astype(complex), {}, ["complex", "view_as_real"]),
     "masked values": (NET, np.ma.masked_array(N, N > 3), {}, ["masked array", ".filled("]),
+    "masked tensor": (NET, lambda: MASKED, {}, ["masked tensor", ".to_tensor("]),
     "no rows": (NET, X[:0], {}, ["0 rows"]),
     "no columns": (NET, X[:, :0], {}, ["x[0] (6, 0)", "column"]),
     "a number": (NET, np.float32(3), {}, ["float32", "not understood"]),

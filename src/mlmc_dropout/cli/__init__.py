@@ -60,7 +60,7 @@ for _command in (
     report.report,
 ):
     _summary, *_ = (_command.__doc__ or "").partition("\n\n")  # options have help of their own: no list of arguments
-    app.command(help=_summary)(_command)
+    app.command(help=_summary, short_help=_summary)(_command)  # as it is: click would cut it
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -94,7 +94,8 @@ def _explain(error: Exception) -> int:
     if isinstance(error, _ClickException):
         message = error.format_message()  # type: ignore[attr-defined]
         if message:  # an empty one has shown the help page
-            print_error(f"{message[0].lower()}{message[1:]}")
+            where = getattr(getattr(error, "ctx", None), "command_path", "mlmc-dropout")
+            print_error(f"{message[0].lower()}{message[1:].rstrip('.')} ({where} --help lists what there is)")
         return 2
     if isinstance(error, MLMCDropoutError):
         print_error(str(error))

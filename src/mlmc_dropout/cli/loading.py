@@ -260,7 +260,10 @@ def read_torch_file(path: Path, what: str) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         reason = PICKLE if "weights_only" in str(error).lower() or "unpickl" in str(error).lower() else "it is damaged"
-        raise InputError(f"{str(path)!r} was not loaded as {what}: {reason}, or it is no torch file") from error
+        remedy = "torch.save(model.state_dict(), path)" if what == "weights" else "torch.save(tensor, path)"
+        raise InputError(
+            f"{str(path)!r} was not loaded as {what}: {reason}, or it is no torch file; write one with {remedy}"
+        ) from error
 
 
 # ---------------------------------------------------------------------------------------- helpers

@@ -28,8 +28,8 @@ def entropy(probabilities: Array) -> Array:
         The entropies, without the last axis.
 
     Examples:
-        >>> entropy(np.array([0.5, 0.5, 0.0])).round(4)
-        0.6931
+        >>> entropy(np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]])).round(4)
+        array([0.6931, 0.    ])
     """
     return np.asarray(entr(probabilities).sum(axis=-1))
 

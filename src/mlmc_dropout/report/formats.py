@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["duration", "passes", "percent", "ratio", "short", "tick_label"]
+__all__ = ["duration", "passes", "percent", "ratio", "short", "tick_label", "with_error"]
 
 _LARGEST, _SMALLEST = 1e7, 1e-3
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -44,6 +44,26 @@ def short(value: float, digits: int = 3, plain: bool = False) -> str:
         head, _, exponent = f"{value:.{digits - 1}e}".partition("e")
         text = f"{head}e{int(exponent)}"
     return text.replace(",", "") if plain else text.replace(",", "\u202f").replace("-", "−")
+
+
+def with_error(value: float, error: float) -> str:
+    """A number with its standard error, to the digits that the error leaves.
+
+    Args:
+        value: The number.
+        error: Its standard error, written to two digits.
+
+    Returns:
+        The text.
+
+    Examples:
+        >>> with_error(0.0047361, 0.0203), with_error(12.3456, 0.00012), with_error(1.5, float("nan"))
+        ('0.005 ± 0.020', '12.34560 ± 0.00012', '1.5 ± –')
+    """
+    decimals = 1 - math.floor(math.log10(error)) if math.isfinite(error) and error > 0 else 99
+    if not math.isfinite(value) or not 0 <= decimals <= 6:
+        return f"{short(value, 4)} ± {short(error, 2)}"
+    return f"{value:.{decimals}f} ± {error:.{decimals}f}".replace("-", "−")
 
 
 def passes(value: float, plain: bool = False) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from mlmc_dropout.report import charts
 from mlmc_dropout.report.blocks import Section, TableBlock, Text
 from mlmc_dropout.report.folder import Folder, component_labels
-from mlmc_dropout.report.formats import short
+from mlmc_dropout.report.formats import short, with_error
 from mlmc_dropout.report.maps import image_maps, surfaces
 from mlmc_dropout.report.numbers import Matrices
 from mlmc_dropout.report.passes import telling_rows
@@ -106,8 +106,8 @@ def _ranking(folder: Folder, m: Matrices) -> TableBlock:
         cells = [
             input_name(folder, int(i)),
             names[j],
-            f"{short(m.mean[i, j], 4)} ± {short(m.mean_stderr[i, j], 2)}",
-            f"{short(m.std[i, j])} ± {short(m.std_stderr[i, j], 2)}",
+            with_error(float(m.mean[i, j]), float(m.mean_stderr[i, j])),
+            with_error(float(m.std[i, j]), float(m.std_stderr[i, j])),
         ]
         if classes and labels is not None:
             cells[1:1] = [names[int(labels[i])], names[int(np.argmax(m.mean[i]))]]

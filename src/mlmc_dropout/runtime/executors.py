@@ -250,6 +250,8 @@ class Remote:
         self._transport: Transport = (
             Files(sampler) if pool.client is None else Delivered(sampler, pool.client, self._job)
         )
+        if isinstance(pool, Processes) and isinstance(self._transport, Files):
+            pool.scratch = self._transport.folder
         self._me = socket.gethostname(), os.getpid()
         self._finished: SimpleQueue[tuple[_Ticket, Future[Reply]]] = SimpleQueue()
         self._under_way: set[Future[Reply]] = set()

@@ -11,13 +11,15 @@ import contextlib
 import math
 import os
 import pickle
+import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
-from multiprocessing import forkserver, get_all_start_methods, get_context, parent_process
+from multiprocessing import get_all_start_methods, get_context, parent_process
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -35,9 +37,9 @@ _PRELOAD = ["mlmc_dropout.runtime.orphans", "mlmc_dropout.runtime.worker", "torc
 class _Process:
     """A process that runs one call at a time; :meth:`run` belongs to one thread."""
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Any, scratch: Path | None) -> None:
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, BEAT))
+        self._process = context.Process(target=_serve, args=(theirs, BEAT, scratch))
         try:
             self._process.start()
         finally:
@@ -96,14 +98,20 @@ class Processes:
 
     Args:
         workers: How many.
+
+    Attributes:
+        scratch: A folder of ours that they remove when the driver is gone and cannot do it.
     """
 
     client = None
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
+        self.scratch: Path | None = None
         self._context: Any = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
         if self._context.get_start_method() == "forkserver":
+            from multiprocessing import forkserver  # not on every system
+
             self._context.set_forkserver_preload(_PRELOAD)
             forkserver.ensure_running()  # here: it ends with the thread that started it (``orphans``)
         self._threads = ThreadPoolExecutor(workers, "mlmc-dropout")
@@ -143,7 +151,7 @@ class Processes:
 
     def _start(self) -> _Process:
         try:
-            return _Process(self._context)
+            return _Process(self._context, self.scratch)
         except (OSError, EOFError) as error:
             time.sleep(PAUSE)
             raise BrokenExecutor(f"no worker process can be started ({error})") from error
@@ -180,7 +188,7 @@ class Processes:
 # ---------------------------------------------------------------------------------- in the process
 
 
-def _serve(pipe: Connection, beat: float) -> None:
+def _serve(pipe: Connection, beat: float, scratch: Path | None) -> None:
     """Run calls until the pipe ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the terminal comes here, too; stopping is the driver's
     lock = threading.Lock()
@@ -190,7 +198,7 @@ def _serve(pipe: Connection, beat: float) -> None:
         with lock:
             pipe.send_bytes(data)
 
-    threading.Thread(target=_keep_alive, args=(say, beat), daemon=True).start()
+    threading.Thread(target=_keep_alive, args=(say, beat, scratch), daemon=True).start()
     with contextlib.suppress(EOFError, OSError):  # the driver has closed the pipe, or is gone
         while True:
             data = pipe.recv_bytes()
@@ -202,11 +210,13 @@ def _serve(pipe: Connection, beat: float) -> None:
             say(answer)
 
 
-def _keep_alive(say: Callable[[None], None], every: float) -> None:
+def _keep_alive(say: Callable[[None], None], every: float, scratch: Path | None) -> None:
     """Give signs of life to the driver, and end with it, whatever this process is doing."""
     driver = parent_process()
     assert driver is not None
     with contextlib.suppress(OSError):
         while not wait([driver.sentinel], timeout=every):
             say(None)
+    if scratch is not None and wait([driver.sentinel], timeout=0):
+        shutil.rmtree(scratch, ignore_errors=True)
     os._exit(1)

@@ -71,11 +71,15 @@ class Transport(Protocol):
 
 
 class Files:
-    """Through files in a temporary folder; a worker that cannot see it asks for the data and gets it."""
+    """Through files in a temporary folder; a worker that cannot see it asks for the data and gets it.
+
+    Attributes:
+        folder: The folder.
+    """
 
     def __init__(self, sampler: Any) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="mlmc-dropout-"))
-        self._model = self._folder / "model"
+        self.folder = Path(tempfile.mkdtemp(prefix="mlmc-dropout-"))
+        self._model = self.folder / "model"
         self._model.write_bytes(dumps(sampler))
         self._inline = False  # workers do not see our files: inputs go with the items
 
@@ -89,7 +93,7 @@ class Files:
         Returns:
             The model and the inputs, or what stands for them.
         """
-        path = self._folder / f"inputs-{run.index}"
+        path = self.folder / f"inputs-{run.index}"
         if not path.exists():
             path.write_bytes(dumps(run.source.batch))
         self._inline = self._inline or missing
@@ -102,11 +106,11 @@ class Files:
         Args:
             run: A finished run.
         """
-        (self._folder / f"inputs-{run.index}").unlink(missing_ok=True)
+        (self.folder / f"inputs-{run.index}").unlink(missing_ok=True)
 
     def close(self) -> None:
         """Remove the folder."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Delivered:

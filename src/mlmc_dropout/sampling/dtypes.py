@@ -79,7 +79,8 @@ def _find_cast(batch: Batch, model: Any, dtype: torch.dtype) -> Cast | None:
 
 
 def _complaint(model: Any, batch: Batch) -> Exception | None:
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    devices = [batch.device] if batch.device.type == "cuda" else []
+    with torch.no_grad(), torch.random.fork_rng(devices=devices):
         try:
             model(*batch.args, **batch.kwargs)
         except Exception as error:

@@ -118,6 +118,10 @@ def is_array(value: Any) -> bool:
 
 def _check_tensor(name: str, value: Tensor) -> None:
     """Refuse tensors whose rows cannot be cut."""
+    if type(value).__name__ == "MaskedTensor":
+        raise InputError(
+            f"{name} is a masked tensor; give its values: use .to_tensor(value), or remove the masked rows"
+        )
     if value.is_quantized:
         raise InputError(f"{name} is a quantized tensor; use .dequantize()")
     if value.layout != torch.strided or value.is_nested:
