@@ -1,7 +1,8 @@
 """How many passes a method saves: variance of plain Monte Carlo over variance of ours, at equal total cost.
 
-Every run is a whole one, with a seed of its own, on the inputs as they are: the variance of an estimator is seen directly
-and not taken from its own standard errors. All methods get the same budget; gradients and pilots are paid from it.
+Every run is a whole one, with a seed of its own, on the inputs as they are: the variance of an estimator is
+seen directly and not taken from its own standard errors. All methods get the same budget; gradients and pilots are paid
+from it.
 """
 
 from __future__ import annotations

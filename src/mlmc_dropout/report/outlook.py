@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mlmc_dropout.methods.auto import MIN_PILOT_BUDGET
+from mlmc_dropout.methods.auto import FEWEST_FOR_DESIGNS
 from mlmc_dropout.report.blocks import Note, Section
 from mlmc_dropout.report.folder import Folder
 from mlmc_dropout.report.formats import duration, passes, short
@@ -43,10 +43,10 @@ def _advice(folder: Folder, m: Matrices) -> Iterator[str]:
         )
     else:
         yield "The mean is exact up to rounding: more passes would not change it."
-    if result.method == "pooled" and result.metadata.get("asked") == "auto" and result.cost < MIN_PILOT_BUDGET:
+    if result.method == "pooled" and result.metadata.get("asked") == "auto" and result.cost < FEWEST_FOR_DESIGNS:
         yield (
-            f"From {MIN_PILOT_BUDGET} passes per input on, method auto looks for ways to draw masks evenly and use the "
-            "network's expansion in them, which saves passes for most networks."
+            f"From {FEWEST_FOR_DESIGNS} passes per input on, method auto can draw masks evenly and look for other ways "
+            "to save passes, which most networks allow."
         )
     elif result.method == "pooled" and asked.get("method") == "pooled":
         yield "Method auto estimates the same mean and variance, mostly with smaller errors at the same cost."
