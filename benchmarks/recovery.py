@@ -87,7 +87,10 @@ def main() -> None:
             print(row, flush=True)
             rows.append(row)
             save(part, rows)
-        for (fault, ended), times in Counter((row["fault"], row["ended"]) for row in rows).items():
+        total: Counter[tuple[str, str]] = Counter()
+        for row in rows:
+            total[row["fault"], row["ended"]] += row.get("times", row.get("kills", 1))
+        for (fault, ended), times in total.items():
             print(f"{part}: {fault}: {ended}: {times}")
 
 

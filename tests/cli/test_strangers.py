@@ -146,7 +146,8 @@ def test_labels_and_class_names_reach_the_page(call, folder):
     np.save("y.npy", np.arange(7) % 2)
     Path("names.txt").write_text("cat\ndog\n")
     good = ("estimate", "--model", "net.py:make", "--weights", "w.pt", "--inputs", "x.npy", "--budget", 64)
-    assert call(*good, "--labels", "y.npy", "--class-names", "names.txt", "--out", "a").code == 0
+    called = call(*good, "--labels", "y.npy", "--class-names", "names.txt", "--out", "a")
+    assert called.code == 0 and "\ndog " in called.out
     text = (folder / "a" / "report.html").read_text(encoding="utf-8")
     assert "Accuracy" in text and "dog" in text
     np.save("few.npy", np.arange(6))

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,7 @@ def finish(out: Path, result: Result, info: Mapping[str, Any], x: Any, page: boo
         The exit code: 1 if the run ended short of the request or the folder could not be written, 0 otherwise.
     """
     out, files, moved = write_somewhere(out, result, info, x)
-    output.table(overview(result))
+    output.table(overview(result, getattr(x, "class_names", ())))
     if result.method != "pooled":
         worth = [short(needed, plain=True) for needed in plain_passes(result)]
         output.say(f"As good as {worth[0]} passes of plain Monte Carlo for the mean, {worth[1]} for the variance.")
@@ -173,17 +173,18 @@ def summary(result: Result) -> dict[str, Any]:
     }
 
 
-def overview(result: Result, max_rows: int = 8) -> TextTable:
+def overview(result: Result, names: Sequence[str] = (), max_rows: int = 8) -> TextTable:
     """Averages over the inputs, one line per output component.
 
     Args:
         result: The estimate.
+        names: Names of the components; those of the output's structure by default.
         max_rows: Further components are only counted.
 
     Returns:
         The table.
     """
-    labels = component_labels(result)[:max_rows]
+    labels = [*(names or component_labels(result))][:max_rows]
     columns = [
         np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves(value)], axis=1).mean(axis=0)
         for value in (result.mean, result.mean_stderr, result.variance, result.variance_stderr)

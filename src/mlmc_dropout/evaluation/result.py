@@ -44,6 +44,12 @@ class MetricEstimate:
         """Root mean square error: standard error and bias together."""
         return math.hypot(self.stderr, self.bias)
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """An interval of 95 %: 1.96 standard errors and the bias to both sides."""
+        half = 1.96 * self.stderr + self.bias
+        return self.value - half, self.value + half
+
 
 @dataclass(frozen=True, slots=True)
 class EvaluationLevel:

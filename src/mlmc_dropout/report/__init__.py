@@ -59,7 +59,8 @@ def write_result_page(
             spread knows where it is not.
         class_names: Names of the output components.
         feature_names: Names of the columns of ``x``; those of a data frame by default.
-        passes: Some inputs by number, each with outputs of single passes, (passes, *out), for a histogram.
+        passes: Some inputs by number, each with outputs of single passes, (passes, *out), for a histogram:
+            ``{i: md.DropoutSampler(model).sample(x[[i]], 400)[:, 0]}``.
 
     Returns:
         The file written.

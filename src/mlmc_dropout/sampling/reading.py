@@ -96,6 +96,8 @@ class Reader:
                 value = value.to(self.dtype)
         if not isinstance(value, Tensor):
             return value
+        if type(value).__name__ == "MaskedTensor":
+            raise InputError(f"{label(path)} is a masked tensor; give its values: use .to_tensor(value)")
         if value.is_meta:
             raise InputError(f"{label(path)} is a meta tensor, which has a shape but no values; give one with values")
         value = value.clone() if value.is_inference() else value.detach()  # gradients need an ordinary tensor
@@ -118,10 +120,6 @@ def is_array(value: Any) -> bool:
 
 def _check_tensor(name: str, value: Tensor) -> None:
     """Refuse tensors whose rows cannot be cut."""
-    if type(value).__name__ == "MaskedTensor":
-        raise InputError(
-            f"{name} is a masked tensor; give its values: use .to_tensor(value), or remove the masked rows"
-        )
     if value.is_quantized:
         raise InputError(f"{name} is a quantized tensor; use .dequantize()")
     if value.layout != torch.strided or value.is_nested:
