@@ -34,11 +34,3 @@ def test_dask_arrays(predictor):
         lambda x: predictor.arrays(x)["mean"], inputs, dtype=float, chunks=(inputs.chunks[0], (1,))
     ).compute(scheduler="threads")
     assert np.array_equal(means, np.concatenate([predictor.arrays(x[a : a + 8])["mean"] for a in (0, 8, 16)]))
-
-
-@pytest.mark.slow
-def test_ray_data(predictor):
-    data = pytest.importorskip("ray.data")
-    rows = data.from_numpy(np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32))
-    found = rows.map_batches(lambda batch: predictor.arrays(batch["data"])).to_pandas()
-    assert set(found) == {"mean", "variance", "mean_stderr", "variance_stderr"} and len(found) == 12
