@@ -75,7 +75,7 @@ def ours(model: nn.Module, x: Tensor, passes: int, **options: str) -> Contestant
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--passes", type=int, default=200)
+    parser.add_argument("--passes", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=40)
     options = parser.parse_args()
     declare_operators()  # both peers import torchvision, which may be built for another torch

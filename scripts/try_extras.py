@@ -49,8 +49,9 @@ import sys
 sys.path[:0] = [{scripts!r}]
 from pathlib import Path
 import code_blocks
-for block, printed in code_blocks.run(Path({page!r})):
-    pass
+if __name__ == '__main__':  # worker processes import this file
+    for block, printed in code_blocks.run(Path({page!r})):
+        pass
 """
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,18 +56,48 @@ def subscripts(page: str) -> str:
     return "".join(parts)
 
 
+def spread(seeds: dict[str, Any], by_id: dict[str, Any], problem: str, names: list[str]) -> str:
+    """Quantities of experiments for every network of a problem, and what is printed for them."""
+    networks = {key: entry for key, entry in seeds["networks"].items() if key.startswith(problem)}
+    rows = []
+    for name in names:
+        printed = {entry["quantity"]: entry for entry in by_id[name]["paper"] if "low" in entry}
+        for entries in zip(*(network["ours"][name] for network in networks.values()), strict=True):
+            entry = printed.get(entries[0]["quantity"])
+            value, low, high = (number(entry[end], 5) if entry else "" for end in ("value", "low", "high"))
+            cell = f"{value} ({low}, {high})" if entry else "–"
+            rows.append([entries[0]["quantity"], *(number(one["value"]) for one in entries), cell])
+    columns = ["quantity", *(key.removeprefix(problem).strip("-").replace("-", " ") or "above" for key in networks)]
+    return table({"columns": [*columns, "printed (99 %)"], "rows": rows, "caption": f"Networks of {problem}."})
+
+
+def first_day(summary: dict[str, Any]) -> str:
+    """The day before that of the summary, on which a run of an hour may have begun."""
+    return (datetime.fromisoformat(summary["date"]) - timedelta(days=1)).isoformat()[:10]
+
+
+def computed(results: Path, name: str) -> str:
+    """The day on which the numbers of an experiment were computed."""
+    return str(json.loads((results / name / "numbers.json").read_text(encoding="utf-8"))["date"])[:10]
+
+
 def render(results: Path = HERE) -> str:
     """The page, from the files in ``results``."""
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"n": number, "f": fixed, "table": table, "check": signed}
     summary = json.loads((results / "summary.json").read_text(encoding="utf-8"))
     verdicts = [json.loads((results / name / "verdict.json").read_text(encoding="utf-8")) for name in summary["ids"]]
+    by_id = {verdict["id"]: verdict for verdict in verdicts}
+    seeds = json.loads((results / "seeds.json").read_text(encoding="utf-8"))
     page = (
         environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
         .render(
             summary=summary,
             verdicts=verdicts,
-            by_id={verdict["id"]: verdict for verdict in verdicts},
+            by_id=by_id,
+            seeds=seeds,
+            earlier={name: day for name in summary["ids"] if (day := computed(results, name)) < first_day(summary)},
+            spread=partial(spread, seeds, by_id),
             evidence=json.loads((results / "evidence.json").read_text(encoding="utf-8")),
             panels={
                 v["id"]: sorted((p.name for p in (results / v["id"]).glob("figure*.png")), key=len) for v in verdicts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import decimal
 import types
 import warnings
@@ -255,10 +256,22 @@ def test_refused_by_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("model", "x", "options", "kind", "parts"),
     [
-        (NET, X[:, :2], {}, RuntimeError, ["called on 6 rows: x[0] float32 (6, 2)", "before any dropout"]),
-        (TOKENS, N + 99, {}, IndexError, ["called on 6 rows: x[0] int64 (6, 3)", "before any dropout"]),
+        (
+            copy.deepcopy(NET),
+            X[:, :2],
+            {},
+            RuntimeError,
+            ["called on 6 rows: x[0] float32 (6, 2)", "before any dropout"],
+        ),
+        (copy.deepcopy(TOKENS), N + 99, {}, IndexError, ["called on 6 rows: x[0] int64 (6, 3)", "before any dropout"]),
         (Named(lambda out: {}[3]), X, {}, KeyError, ["called on 6 rows", "after the dropout site 'net.2'"]),
-        (NET, X, {"transform": lambda out: 1 / 0}, ZeroDivisionError, ["raised by transform= on the output of 6 rows"]),
+        (
+            copy.deepcopy(NET),
+            X,
+            {"transform": lambda out: 1 / 0},
+            ZeroDivisionError,
+            ["raised by transform= on the output of 6 rows"],
+        ),
     ],
     ids=["shape", "index", "own error", "transform"],
 )

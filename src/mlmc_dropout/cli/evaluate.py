@@ -24,8 +24,10 @@ def evaluate(
         str,
         typer.Option(help="logits, binary-logits, probabilities, mean-variance, mean-log-variance or values."),
     ] = "logits",
-    tolerance: Annotated[float | None, typer.Option(help="Error to reach, as a share of each value.")] = None,
-    relative: Annotated[bool, typer.Option("--relative/--absolute", help="What the tolerance is a share of.")] = True,
+    tolerance: Annotated[float | None, typer.Option(help="Error to reach, standard error and bias together.")] = None,
+    relative: Annotated[
+        bool, typer.Option("--relative/--absolute", help="Tolerance as a share of each value, or in its unit.")
+    ] = True,
     budget: Annotated[float | None, typer.Option(help="Passes per input on average, at most.")] = None,
     method: Annotated[str, typer.Option(help="mlmc, jackknife, plug-in or unbiased.")] = "mlmc",
     passes: Annotated[int | None, typer.Option(help="Passes T of jackknife and plug-in, a power of 2.")] = None,

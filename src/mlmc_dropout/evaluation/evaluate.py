@@ -185,21 +185,23 @@ def _result(run: EvaluationRun, step: Step, outputs: str) -> Evaluation:
         step.status,
         planner.method,
         run.seed,
-        tuple(note for note in (step.note, _trust(statistics, design), *_remarks(planner)) if note),
+        tuple(
+            note for note in (step.note, _trust(statistics, design, run.progress.design), *_remarks(planner)) if note
+        ),
         _metadata(run.planner, outputs, run.progress.design),
     )
 
 
-def _trust(statistics: Statistics, design: Design | None) -> str:
+def _trust(statistics: Statistics, design: Design | None, unit: int) -> str:
     """A remark on levels whose variance rests on few inputs and matters."""
     if design is None:
         return ""
     used = [level for level in design.weights if statistics.heavy(level) and statistics.matters(level, design)]
     if not used:
         return ""
-    fidelities = ", ".join(f"{passes_of(level)}" for level in used)
+    fidelities = ", ".join(f"T = {unit * passes_of(level)}" for level in used)
     return (
-        f"Few inputs carry most of the variance of the levels {fidelities}; standard errors are not to be believed to "
+        f"Few inputs carry most of the variance on the levels {fidelities}; standard errors are not to be believed to "
         "the letter."
     )
 

@@ -345,7 +345,8 @@ def _coefficients(joint: Joint, scale: Array, expected: float, alike: float) -> 
     freedom = max(c.count - 1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         unit = scale * (np.nansum(c.variance[scale > 0]) / np.sum(scale))
-        together, alone = (np.nan_to_num(freedom * v / unit, posinf=0.0) for v in (joint.covariance, c.variance))
+        ratios = (freedom * v / unit for v in (joint.covariance, c.variance))
+        together, alone = (np.nan_to_num(ratio, posinf=0.0, neginf=0.0) for ratio in ratios)
     common = float((together.sum() + _EXPANSION * expected) / (alone.sum() + _EXPANSION))
     common = float(np.clip(common, 0.0, _MOST))
     return np.clip((together + alike * common) / (alone + alike), 0.0, _MOST) * (scale > 0), common

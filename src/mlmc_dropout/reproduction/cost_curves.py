@@ -18,7 +18,7 @@ from scipy import stats
 
 import mlmc_dropout as md
 from mlmc_dropout.reproduction.statistics import CONFIDENCE
-from mlmc_dropout.reproduction.surrogates import Network, Predictor
+from mlmc_dropout.reproduction.surrogates import Network, OrdinaryNetwork
 from mlmc_dropout.reproduction.work import Work
 
 __all__ = ["KEYS", "LABELS", "Ratio", "compute", "measured", "ratio", "spent"]
@@ -130,7 +130,7 @@ class _Subject:
 
     def __init__(self, network: Network, points: int) -> None:
         self.model = network.model
-        self.transform = network.transform if isinstance(network, Predictor) and network.classes else None
+        self.transform = network.transform if isinstance(network, OrdinaryNetwork) and network.classes else None
         rows = np.arange(len(network.x))
         self.x = network.x[rows[len(rows) // points // 2 :: max(1, len(rows) // points)][:points]]
 

@@ -1,7 +1,7 @@
 """The trained networks under study, and how their outputs are laid out.
 
 ``Surrogate``  one of the paper's two networks, with its problem and the evaluation grid
-``Predictor``  an ordinary regressor or classifier, for comparisons beyond the paper
+``OrdinaryNetwork``  an ordinary regressor or classifier, for comparisons beyond the paper
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from mlmc_dropout import pinn
 from mlmc_dropout.pinn.runs import load_weights, read_tensors
 
-__all__ = ["POINTS", "PREDICTORS", "Network", "Predictor", "Surrogate", "by_output", "load", "perceptron"]
+__all__ = ["POINTS", "PREDICTORS", "Network", "OrdinaryNetwork", "Surrogate", "by_output", "load", "perceptron"]
 
 Array = NDArray[np.float64]
 
@@ -85,7 +85,7 @@ class Surrogate:
 
 
 @dataclass(frozen=True, slots=True)
-class Predictor:
+class OrdinaryNetwork:
     """A trained regressor, or a classifier whose passes become class probabilities.
 
     Attributes:
@@ -143,13 +143,13 @@ def load(name: str) -> Network:
     return Surrogate(name, run.model, run.problem)
 
 
-def _predictor(name: str, path: Path) -> Predictor:
+def _predictor(name: str, path: Path) -> OrdinaryNetwork:
     tensors, notes = read_tensors(path)
     inputs = tensors.pop("inputs")
     widths = [tensor.shape[0] for key, tensor in tensors.items() if key.endswith("bias")]
     model = perceptron([inputs.shape[1], *widths], float(notes["dropout"]))
     load_weights(model, tensors, path)
-    return Predictor(name, model.eval(), inputs.double().numpy(), notes["classes"] == "yes")
+    return OrdinaryNetwork(name, model.eval(), inputs.double().numpy(), notes["classes"] == "yes")
 
 
 def perceptron(widths: list[int], dropout: float) -> nn.Sequential:

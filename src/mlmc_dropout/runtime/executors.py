@@ -359,6 +359,7 @@ class Remote:
         if attempt >= ATTEMPTS or not self._pool.revive():
             raise ExecutionError(
                 f"workers are gone or cannot be reached ({type(error).__name__}: {error}); "
-                "start new ones and, with checkpoint=, call again: the run goes on where it was"
+                "start new ones and, with checkpoint=, call again: the run goes on where it was. In a script, the call "
+                "belongs under  if __name__ == '__main__':  since new processes import the script"
             ) from error
         self._send(replace(ticket, item=replace(ticket.item, attempt=attempt)))

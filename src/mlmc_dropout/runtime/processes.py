@@ -23,6 +23,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from mlmc_dropout.runtime.orphans import DRIVER, end_with_parent
+
 __all__ = ["Processes"]
 
 BEAT = 2.0  # seconds between two signs of life
@@ -112,6 +114,7 @@ class Processes:
         if self._context.get_start_method() == "forkserver":
             from multiprocessing import forkserver  # not on every system
 
+            os.environ[DRIVER] = str(os.getpid())
             self._context.set_forkserver_preload(_PRELOAD)
             forkserver.ensure_running()  # here: it ends with the thread that started it (``orphans``)
         self._threads = ThreadPoolExecutor(workers, "mlmc-dropout")
@@ -198,6 +201,7 @@ def _serve(pipe: Connection, beat: float, scratch: Path | None) -> None:
         with lock:
             pipe.send_bytes(data)
 
+    end_with_parent(False)  # from here on it is the driver that matters, not the server
     threading.Thread(target=_keep_alive, args=(say, beat, scratch), daemon=True).start()
     with contextlib.suppress(EOFError, OSError):  # the driver has closed the pipe, or is gone
         while True:
