@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mlmc_dropout.errors import MLMCDropoutError
 from mlmc_dropout.sampling.batching import Program
 from mlmc_dropout.sampling.inputs import Batch
 from mlmc_dropout.sampling.isolation import Isolated
@@ -87,7 +86,7 @@ class Preparation:
             try:
                 with torch.no_grad(), KernelMode(applier), applier:
                     out = forward(program.model, part.map(torch.clone, part.rows))
-            except MLMCDropoutError:
+            except Exception:  # of any kind: preparing anew will raise it again, with what there is to say about it
                 return False
             if applier.sites_met != len(program.sites) or out.shape[1] != program.structure.width:
                 return False

@@ -88,7 +88,10 @@ class Snapshot:
             raise UnclearStateError
         self._alive.append(tensor)
         layout = tensor.shape, tensor.stride(), tensor.dtype, tensor.device
-        self._entries.append((id(tensor), tensor._version, tensor.data_ptr(), *layout))
+        try:
+            self._entries.append((id(tensor), tensor._version, tensor.data_ptr(), *layout))
+        except RuntimeError:  # a tensor of vmap, dead or alive
+            raise UnclearStateError from None
 
     def _array(self, array: np.ndarray[Any, Any]) -> None:
         self._bytes += array.nbytes
