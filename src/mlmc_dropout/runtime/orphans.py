@@ -15,7 +15,7 @@ import sys
 
 __all__ = ["DRIVER", "end_with_parent"]
 
-DRIVER = "MLMC_DROPOUT_DRIVER"  # environment variable with the number of the process that starts the server
+DRIVER = "MLMC_DROPOUT_DRIVER"  # environment variable of the server: the process that starts it
 _PR_SET_PDEATHSIG = 1  # as in sys/prctl.h
 
 
@@ -29,18 +29,10 @@ def end_with_parent(wanted: bool) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if wanted else 0)
 
 
-def _exists(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def _in_server() -> None:
     server = os.getpid()
     end_with_parent(True)
-    if not _exists(int(os.environ.get(DRIVER, os.getppid()))):  # it was gone before
+    if os.environ.pop(DRIVER, str(os.getppid())) != str(os.getppid()):  # the driver was gone before
         os._exit(1)
     os.register_at_fork(after_in_child=lambda: end_with_parent(True) if os.getppid() == server else None)
 

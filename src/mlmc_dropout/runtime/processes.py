@@ -114,9 +114,10 @@ class Processes:
         if self._context.get_start_method() == "forkserver":
             from multiprocessing import forkserver  # not on every system
 
-            os.environ[DRIVER] = str(os.getpid())
             self._context.set_forkserver_preload(_PRELOAD)
+            os.environ[DRIVER] = str(os.getpid())
             forkserver.ensure_running()  # here: it ends with the thread that started it (``orphans``)
+            os.environ.pop(DRIVER, None)
         self._threads = ThreadPoolExecutor(workers, "mlmc-dropout")
         self._idle: SimpleQueue[_Process | None] = SimpleQueue()
         self._busy: set[_Process] = set()
