@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Literal
@@ -12,9 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from mlmc_dropout.errors import InputError
 
-__all__ = ["MomentBlock", "Moments", "merge_all"]
+__all__ = ["MomentBlock", "Moments", "merge_all", "running_moments", "slices"]
 
 Array = NDArray[np.float64]
+
+# Arrays are worked through in slices of components that stay in the processor's caches, with hardly any memory besides
+# the results. A component's bits do not depend on the slice that it is in.
+_SAMPLES = 1 << 16  # numbers of a slice, where there are several per component
+_COMPONENTS = 1 << 13  # the same where there is one per component
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +96,19 @@ class MomentBlock:
         """
         if order not in (2, 4):
             raise InputError(f"order is 2 (mean and variance) or 4 (kurtosis, too): got {order!r}")
-        x = np.asarray(samples, dtype=np.float64)
+        x = np.asarray(samples)
         if not len(x):
             return cls.empty(x.shape[1:])
+        columns = x.reshape(len(x), -1)
+        parts = slices(columns.shape[1], max(1, _SAMPLES // len(x)))
+        return cls._joined(x.shape[1:], ((part, cls._of_columns(columns[:, part], order)) for part in parts))
+
+    @classmethod
+    def _of_columns(cls, samples: NDArray[Any], order: int) -> MomentBlock:
+        """The block of samples (samples, components)."""
         # Sums run over the last, contiguous axis: their order, hence their last bits, are then the
         # same for one component as for many.
-        x = np.ascontiguousarray(np.moveaxis(x, 0, -1))
+        x = np.ascontiguousarray(samples.T, dtype=np.float64)
         rough = x.mean(axis=-1, keepdims=True)
         mean = rough + (x - rough).mean(axis=-1, keepdims=True)  # removes the rounding of the first mean
         d = x - mean
@@ -133,6 +145,47 @@ class MomentBlock:
         """
         if not self.count or not other.count:
             return self if self.count else other
+        if self.mean.size <= _COMPONENTS:
+            return self._merged(other)
+        merged = (a._merged(b) for a, b in zip(self.parts(), other.parts(), strict=True))
+        return MomentBlock._joined(self.mean.shape, zip(slices(self.mean.size, _COMPONENTS), merged, strict=True))
+
+    def parts(self) -> Iterator[MomentBlock]:
+        """The same samples, some components at a time.
+
+        Yields:
+            Blocks of few components each, numbered along all axes.
+        """
+        for part in slices(self.mean.size, _COMPONENTS):
+            yield MomentBlock(self.count, *(values.reshape(-1)[part] for values in self._arrays()))
+
+    def reshape(self, shape: tuple[int, ...]) -> MomentBlock:
+        """The same block with its components arranged in another way.
+
+        Args:
+            shape: Shape of a sample.
+
+        Returns:
+            The block.
+        """
+        return MomentBlock(self.count, *(values.reshape(shape) for values in self._arrays()))
+
+    def _arrays(self) -> list[Array]:
+        return [values for values in (self.mean, self.s2, self.s3, self.s4) if values is not None]
+
+    @classmethod
+    def _joined(cls, shape: tuple[int, ...], parts: Iterable[tuple[slice, MomentBlock]]) -> MomentBlock:
+        """The block whose components come in parts."""
+        out: list[Array] = []
+        count = 0
+        for part, block in parts:
+            arrays, count = block._arrays(), block.count
+            out = out or [np.empty(shape) for _ in arrays]
+            for whole, values in zip(out, arrays, strict=True):
+                whole.reshape(-1)[part] = values
+        return cls(count, *out)
+
+    def _merged(self, other: MomentBlock) -> MomentBlock:
         na, nb = float(self.count), float(other.count)
         n = na + nb
         d = other.mean - self.mean
@@ -185,6 +238,89 @@ class MomentBlock:
         if self.s4 is None:
             raise InputError("this block was made with order=2 and has no fourth powers: use MomentBlock.of(samples)")
         return self.s4
+
+
+def running_moments(chunks: Iterable[NDArray[Any]]) -> MomentBlock:
+    """The block of samples that come in chunks, too wide to be held together.
+
+    With x₀ the first sample and S_k = Σ (x − x₀)^k, the central sums follow from m = S_1/n::
+
+        mean = x₀ + m
+        s_2  = S_2 − n m²
+        s_3  = S_3 − 3 m S_2 + 2 n m³
+        s_4  = S_4 − 4 m S_3 + 6 m² S_2 − 3 n m⁴
+
+    Since x₀ is one of the samples, s_2 ≥ m² and s_4 ≥ m⁴: the terms that cancel are at most some n times as large as
+    what is left. That costs two digits for the passes of a task, and is why this is not for any number of samples.
+
+    Args:
+        chunks: Samples along the first axis, of any floating-point type; at least one sample in all.
+
+    Returns:
+        The block. Sums are taken sample by sample, so that its bits do not depend on the chunks.
+
+    Examples:
+        >>> running_moments([np.array([[1.0], [2.0]]), np.array([[4.0], [9.0]])]).variance
+        array([12.66666667])
+    """
+    count, shape, first, sums = 0, (), np.zeros(0), [np.zeros(0)] * 4
+    for chunk in chunks:
+        columns = chunk.reshape(len(chunk), -1)
+        if not count:
+            shape, first = chunk.shape[1:], columns[0].astype(np.float64)
+            sums = [np.zeros_like(first) for _ in range(4)]
+        count += len(columns)
+        for part in slices(first.size, _COMPONENTS):
+            _add_powers(columns[:, part], first[part], *(total[part] for total in sums))
+    for part in slices(first.size, _COMPONENTS):
+        _centre(count, first[part], *(total[part] for total in sums))
+    return MomentBlock(count, *(values.reshape(shape) for values in (first, *sums[1:])))
+
+
+def _add_powers(samples: NDArray[Any], first: Array, s1: Array, s2: Array, s3: Array, s4: Array) -> None:
+    """Add (x − x₀)^k of samples (samples, components) to S_k."""
+    d, square = np.empty_like(first), np.empty_like(first)
+    for sample in samples:
+        np.copyto(d, sample)
+        d -= first
+        s1 += d
+        np.multiply(d, d, out=square)
+        s2 += square
+        d *= square
+        s3 += d
+        square *= square
+        s4 += square
+
+
+def _centre(n: int, first: Array, s1: Array, s2: Array, s3: Array, s4: Array) -> None:
+    """Turn x₀ into the mean and S_k into s_k, in place."""
+    m = s1 / n
+    square = m * m
+    s4 += m * (6 * m * s2 - 4 * s3 - (3 * n) * m * square)
+    s3 += m * ((2 * n) * square - 3 * s2)
+    s2 -= n * square
+    np.maximum(s2, 0.0, out=s2)
+    np.maximum(s4, 0.0, out=s4)
+    first += m
+
+
+def slices(size: int, most: int) -> Iterator[slice]:
+    """Cut ``range(size)`` into slices of nearly equal length.
+
+    Args:
+        size: Number of components.
+        most: Largest length of a slice.
+
+    Yields:
+        The slices; a single one, of length 0, if there are no components.
+
+    Examples:
+        >>> list(slices(5, 4))
+        [slice(0, 2, None), slice(2, 5, None)]
+    """
+    count = max(1, -(-size // most))
+    for part in range(count):
+        yield slice(part * size // count, (part + 1) * size // count)
 
 
 def merge_all(blocks: Iterable[MomentBlock]) -> MomentBlock:

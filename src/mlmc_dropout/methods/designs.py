@@ -18,15 +18,16 @@ designs of a pair, x = (Y, Ȳ_G) of covariance Σ and M = diag(1, −β), the es
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mlmc_dropout.methods.states import all_blocks, merge_states
+from mlmc_dropout.methods.states import all_blocks, from_blocks, merge_states, states_beside, to_blocks
 from mlmc_dropout.moments import MomentBlock
 
-__all__ = ["DesignState", "HalfState", "Joint", "Summary", "state_of_designs", "summary"]
+__all__ = ["DesignState", "HalfState", "Joint", "Summary", "fold_designs", "state_of_designs", "summary"]
 
 Array = NDArray[np.float64]
 
@@ -203,6 +204,48 @@ def state_of_designs(D: Array, s2: Array, G: Array | None, known: Array | float,
         _half(v, c, pair % 2 == 0),
         _half(v, c, pair % 2 == 1),
     )
+
+
+def fold_designs(designs: Iterable[MomentBlock], first: int) -> DesignState:
+    """The state of designs of plain passes that come one by one, and are not kept.
+
+    Components are worked through in small parts, whose arrays stay in the processor's caches.
+
+    Args:
+        designs: The moments of the passes of each design.
+        first: The number of the first design.
+
+    Returns:
+        Their moments, as :func:`state_of_designs` finds them up to rounding.
+    """
+    shape: tuple[int, ...] = ()
+    states: dict[int, DesignState] = {}
+    earlier: dict[int, MomentBlock] = {}  # first designs of pairs
+    for number, design in enumerate(designs, first):
+        shape = design.mean.shape
+        for index, part in enumerate(design.parts()):
+            one = _state_of_one(number, part, earlier.pop(index, None))
+            states[index] = merge_states(states.get(index), one)
+            if number % 2 == 0:
+                earlier[index] = part
+    joined = to_blocks(states_beside(states.values()))
+    return from_blocks(DesignState, {name: block.reshape(shape) for name, block in joined.items()})
+
+
+def _state_of_one(number: int, design: MomentBlock, earlier: MomentBlock | None) -> DesignState:
+    """The state of a single design, and of the pair that it completes."""
+    zeros = np.zeros(design.mean.shape)
+
+    def single(value: Array) -> Joint:
+        return Joint(MomentBlock(1, value, zeros))
+
+    own, whole, inside = design.s2 / design.count, None, None
+    if earlier is not None:
+        both = (earlier.s2 / earlier.count + own) / 2
+        whole, inside = single(both + (earlier.mean - design.mean) ** 2 / 2), single(both)
+    half = HalfState(single(own), single(design.mean))
+    halves = (None, half) if number // 2 % 2 else (half, None)
+    return DesignState(design, MomentBlock(design.count, zeros, zeros), None, whole, inside, *halves)
 
 
 def _half(v: _Parts, c: _Parts | None, mine: NDArray[np.bool_]) -> HalfState | None:

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mlmc_dropout.methods.base import Estimates, LevelEstimate, Method, NoRefinement, Task, blocks
-from mlmc_dropout.methods.designs import DesignState, Summary, state_of_designs, summary
+from mlmc_dropout.methods.designs import DesignState, Summary, fold_designs, state_of_designs, summary
 from mlmc_dropout.methods.states import from_blocks, states_beside
 from mlmc_dropout.methods.tails import Trust, student_factor, trust, widened_for_tails
-from mlmc_dropout.moments import MomentBlock
+from mlmc_dropout.moments import MomentBlock, running_moments
 from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.source import BLOCK, Source
 from mlmc_dropout.stopping.goal import TRUSTED
@@ -63,6 +63,34 @@ class PreparedRows:
     heads: tuple[Head, ...] = ()
     surrogate: Expansion | Quadratic | None = None
     without_heads: str = ""
+
+    def of(self, source: Source) -> Source:
+        """The passes of these rows.
+
+        Args:
+            source: The passes of the whole batch.
+
+        Returns:
+            The part of it.
+        """
+        return replace(source, batch=source.batch[self.rows], first_row=source.first_row + self.rows.start)
+
+    def outputs(self, source: Source, masks: Sequence[Tensor | None]) -> Tensor:
+        """Passes as they are.
+
+        Args:
+            source: The passes of these rows.
+            masks: A chunk of masks.
+
+        Returns:
+            The outputs in the model's type, (passes, rows, width).
+        """
+
+        def values(masks: Sequence[Tensor | None]) -> Tensor:
+            return source.sampler.run_masks(source.program, source.batch, masks)
+
+        out: Tensor = source.program.run_cached(values, (self, *source.batch.values), masks)
+        return out
 
     def passes(self, source: Source, masks: Sequence[Tensor | None]) -> list[Array]:
         """Passes with the heads averaged out, and their companions.
@@ -155,14 +183,23 @@ class BoundDesigns(NoRefinement):
     def _run_rows(self, source: Source, task: Task, part: PreparedRows) -> DesignState:
         designs = np.arange(task.first, task.first + task.count)
         keys = pass_keys(source.seed, task.stream, designs // 2, designs % 2)
+        if source.wide and not part.heads and part.surrogate is None:
+            return fold_designs(self._moments(source, keys, part), task.first)
         D, s2, G = self._passes(source, keys, part)
         if part.surrogate is None:
             return state_of_designs(D, s2, None, 0.0, task.first)
         return state_of_designs(D, s2, G, as_array(part.surrogate.variance), task.first)
 
+    def _moments(self, source: Source, keys: Tensor, part: PreparedRows) -> Iterator[MomentBlock]:
+        """Moments of some rows in one design after the other."""
+        rows = part.of(source)
+        for key in keys.split(1):
+            chunks = rows.design_chunks(key, self.passes)
+            yield running_moments(rows.as_numpy(part.outputs(rows, masks)) for masks in chunks)
+
     def _passes(self, source: Source, keys: Tensor, part: PreparedRows) -> list[Array]:
         """h, s² and G of some rows and the designs named by ``keys``: each (designs, T, rows, width)."""
-        rows = replace(source, batch=source.batch[part.rows], first_row=source.first_row + part.rows.start)
+        rows = part.of(source)
         chunks = [part.passes(rows, masks) for masks in rows.design_chunks(keys, self.passes)]
         joined = [np.concatenate(arrays) for arrays in zip(*chunks, strict=True)]
         rows.check(joined[0])

@@ -12,7 +12,7 @@ from mlmc_dropout import theory
 from mlmc_dropout.methods.base import Estimates, LevelEstimate, NoRefinement, OneStage, Task, blocks
 from mlmc_dropout.methods.states import from_blocks, states_beside
 from mlmc_dropout.methods.tails import student_factor, trust, widened_for_tails
-from mlmc_dropout.moments import MomentBlock
+from mlmc_dropout.moments import MomentBlock, running_moments
 from mlmc_dropout.sampling.source import BLOCK, Source
 from mlmc_dropout.stopping.goal import Goal
 
@@ -119,9 +119,7 @@ class BoundPooled(NoRefinement):
             Their moments.
         """
         numbers = range(task.first, task.first + task.count)
-        return states_beside(
-            PooledState(MomentBlock.of(part.passes(task.stream, range(1), numbers)[:, 0])) for _, part in source.parts()
-        )
+        return states_beside(PooledState(_moments(part, task.stream, numbers)) for _, part in source.parts())
 
     def has_estimates(self, state: PooledState | None) -> bool:
         """Whether there are any passes.
@@ -179,3 +177,9 @@ class BoundPooled(NoRefinement):
             overhead=self.method.overhead,
             trust=trust(block),
         )
+
+
+def _moments(source: Source, stream: int, numbers: range) -> MomentBlock:
+    if source.wide:
+        return running_moments(source.chunks(stream, numbers))
+    return MomentBlock.of(source.passes(stream, range(1), numbers)[:, 0])

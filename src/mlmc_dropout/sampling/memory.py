@@ -66,7 +66,7 @@ class Footprint:
         fit = (limit / 2 - passes * self.per_pass) / (self.per_row + passes * self.per_pass_row)
         return max(1, min(rows, int(fit)))
 
-    def passes_at_once(self, rows: int, limit: int) -> int:
+    def passes_at_once(self, rows: int, limit: int, weights: int = 0) -> int:
         """How many passes to run at once.
 
         Enough to keep the processor busy and to repay the work that they share, within the limit.
@@ -74,12 +74,13 @@ class Footprint:
         Args:
             rows: Number of rows.
             limit: Memory limit in bytes.
+            weights: Bytes of weights that every chunk reads from memory, where that counts; none by default.
 
         Returns:
             The number of passes, at least 1.
         """
         shared = rows * self.per_row
-        size = min(limit - shared, max(WORKING_SET, shared))
+        size = min(limit - shared, max(WORKING_SET, shared, min(weights, limit // 4)))
         return max(1, int(size / (self.per_pass + rows * self.per_pass_row)))
 
 

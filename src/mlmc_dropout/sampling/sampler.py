@@ -265,7 +265,8 @@ class DropoutSampler:
         for start, stop in even_parts(batch.rows, rows):
             part = batch[start:stop]
             size = chunk or self.passes_at_once(program, part.rows)
-            pieces.append(torch.cat(list(self._chunks(program, part, keys, first_row + start, size, design_passes))))
+            chunks = list(self._chunks(program, part, keys, first_row + start, size, design_passes))
+            pieces.append(torch.cat(chunks) if len(chunks) > 1 else chunks[0])
         return torch.cat(pieces, dim=1) if len(pieces) > 1 else pieces[0]
 
     # ---------------------------------------------------------------------------- internals

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from mlmc_dropout.errors import NonFiniteOutputError, add_note_once
 from mlmc_dropout.sampling.inputs import Batch, even_parts
@@ -19,9 +21,12 @@ __all__ = ["BLOCK", "Source"]
 
 Array = NDArray[np.float64]
 
+BLOCK = 128  # passes of a task; fixed, so that results do not depend on chunks or workers
+WIDE = 1 << 12  # components from which a task does not hold its passes but adds them up one by one
+
 # Memory that comes on top of a chunk's ``Footprint`` (see ``memory``), within the other half of the limit:
-BLOCK = 128  # passes whose outputs a task holds; fixed, so that results do not depend on chunks or workers
 _COPIES = 8  # copies of outputs while moments are computed, and of masks while they are drawn
+_SUMS = 16  # numbers per component that are carried from pass to pass of wide outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +63,69 @@ class Source:
         Raises:
             NonFiniteOutputError: If an output is NaN or infinite.
         """
+        values = self._run(stream, replicates, indices, self.chunk).double().cpu().numpy()
+        self.check(values)
+        return values.reshape(len(indices), len(replicates), *values.shape[1:])
+
+    def _run(
+        self, stream: int, replicates: Sequence[int] | range, indices: Sequence[int] | range, chunk: int | None
+    ) -> Tensor:
         names = np.asarray(indices)[:, None], np.asarray(replicates)[None, :]
         keys = pass_keys(self.seed, stream, names[1], names[0])
         try:
-            out = self.sampler.run(self.program, self.batch, keys.flatten(), self.first_row, self.chunk)
+            return self.sampler.run(self.program, self.batch, keys.flatten(), self.first_row, chunk)
         except Exception as error:
             rows = f"rows {self.first_row} to {self.first_row + self.batch.rows - 1}"
             add_note_once(error, f"in passes {min(indices)} to {max(indices)} of {rows}")
             raise
-        values = out.double().cpu().numpy()
-        self.check(values)
-        return values.reshape(len(indices), len(replicates), *values.shape[1:])
+
+    @property
+    def wide(self) -> bool:
+        """Whether the passes of a task are too many numbers to be held, by the shape of the outputs alone."""
+        rows = 1 if self.program.rows_split else self.batch.rows
+        return rows * self.program.structure.width > WIDE
+
+    def chunks(self, stream: int, indices: range) -> Iterator[NDArray[Any]]:
+        """Run passes of the first replicate, as many at a time as fit the memory limit.
+
+        Args:
+            stream: Number of the random stream.
+            indices: Numbers of the passes.
+
+        Yields:
+            Outputs in the model's type, (passes, rows, width).
+
+        Raises:
+            NonFiniteOutputError: If an output is NaN or infinite.
+        """
+        size = self._chunk_size()
+        for start in range(0, len(indices), size):
+            yield self.as_numpy(self._run(stream, range(1), indices[start : start + size], size))
+
+    def as_numpy(self, outputs: Tensor) -> NDArray[Any]:
+        """Outputs for NumPy, in the model's type where NumPy has it.
+
+        Args:
+            outputs: Outputs, (passes, rows, width).
+
+        Returns:
+            The same numbers.
+
+        Raises:
+            NonFiniteOutputError: If an output is NaN or infinite.
+        """
+        short = outputs.dtype in (torch.float16, torch.bfloat16)
+        values: NDArray[Any] = (outputs.float() if short else outputs).cpu().numpy()
+        if not np.isfinite(values.sum()):  # much faster than a look at every number
+            self.check(values)
+        return values
+
+    def _chunk_size(self) -> int:
+        model = getattr(self.program.model, "__self__", self.program.model)  # the module of a bound method
+        parameters = model.parameters() if self.wide and isinstance(model, nn.Module) else ()
+        weights = sum(parameter.nbytes for parameter in parameters)  # a wide layer may have more weights than outputs
+        limit = self.sampler.memory_limit
+        return self.chunk or self.program.footprint.passes_at_once(self.batch.rows, limit, weights)
 
     def parts(self, passes: int = 1) -> Iterator[tuple[slice, Source]]:
         """The rows in parts that fit the memory limit, a single part if rows cannot be split.
@@ -81,9 +138,10 @@ class Source:
         """
         rows, limit = self.batch.rows, self.sampler.memory_limit
         if self.program.rows_split:
-            bytes_of_task = BLOCK * (self.sampler.mask_bytes_per_row(self.program) + 8 * self.program.structure.width)
+            width, masks = self.program.structure.width, self.sampler.mask_bytes_per_row(self.program)
+            held = _SUMS * 8 * width if self.wide else _COPIES * BLOCK * (masks + 8 * width)
             rows = self.program.footprint.rows_at_once(rows, limit, passes)
-            rows = min(rows, max(1, int(limit / 2 / _COPIES / bytes_of_task)))
+            rows = min(rows, max(1, int(limit / 2 / held)))
         for start, stop in even_parts(self.batch.rows, rows):
             yield slice(start, stop), replace(self, batch=self.batch[start:stop], first_row=self.first_row + start)
 
@@ -100,14 +158,14 @@ class Source:
         rows = self.batch.rows
         together = passes if passes > 1 else None
         masks = [self.sampler.draw(site, keys, rows, self.first_row, together) for site in self.program.sites]
-        size = self.chunk or self.program.footprint.passes_at_once(rows, self.sampler.memory_limit)
+        size = self._chunk_size()
         whole = 2 * passes if passes > 1 else ROWS_TOGETHER  # pairs of designs; chunks of one size can be replayed
         if size > whole and not self.chunk:
             size -= size % whole
         for start in range(0, len(keys) * passes, size):
             yield [None if m is None else m[start : start + size] for m in masks]
 
-    def check(self, values: Array) -> None:
+    def check(self, values: NDArray[Any]) -> None:
         """Refuse outputs that are not finite.
 
         Args:
