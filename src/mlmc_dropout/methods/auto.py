@@ -22,7 +22,7 @@ __all__ = ["Auto"]
 
 UNSEEN = 0.05  # of the passes to come: more is not spent on derivatives that no pilot has shown to be useful
 UNSEEN_OF_FEW, FEW_OUTPUTS = 0.2, 2  # the same for few outputs: of regressors an expansion nearly always explains much
-FEW_PASSES = 160  # below which a pilot would cost as much as the derivatives of few outputs
+FEW_PASSES = 160  # below which a pilot takes as long as the passes, or costs as much as the derivatives of few outputs
 FEWEST_FOR_DESIGNS = 64  # passes below which designs without a companion are too few
 
 
@@ -65,7 +65,7 @@ class Auto:
         try:
             if _cheap(source, budget):
                 return _unseen(source, budget).choose(source, goal)
-            look = affordable_look(source, budget, samples)
+            look = affordable_look(source, budget, samples) if budget >= FEW_PASSES else None
             if look is not None:
                 return _decide(source, goal, look).choose(source, goal)
             if preparation_cost(source) <= UNSEEN * budget:
