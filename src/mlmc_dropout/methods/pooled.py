@@ -18,6 +18,8 @@ from mlmc_dropout.stopping.goal import Goal
 
 __all__ = ["BoundPooled", "Pooled", "PooledState"]
 
+FEW = 64  # passes below which standard errors carry Student's factor; from there on it is below 1.02
+
 
 @dataclass(frozen=True, slots=True)
 class PooledState:
@@ -162,7 +164,7 @@ class BoundPooled(NoRefinement):
         c = block.count
         spread = theory.variance_of_sample_variance(c, block.variance, block.fourth)
         spread = np.maximum(spread, 2 * np.square(block.variance / c))  # two equally likely values have none else
-        student = student_factor(c)
+        student = student_factor(c) if c < FEW else 1.0
         level = LevelEstimate(
             "passes", 1, c, c, block.mean, block.variance, block.kurtosis, block.variance, spread, block.kurtosis
         )
