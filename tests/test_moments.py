@@ -10,7 +10,7 @@ from scipy import stats
 
 from mlmc_dropout import MomentBlock
 from mlmc_dropout.errors import InputError
-from mlmc_dropout.moments import merge_all
+from mlmc_dropout.moments import merge_all, running_moments
 
 FIELDS = ("mean", "s2", "s3", "s4")
 values = st.floats(-1e3, 1e3, allow_subnormal=False)
@@ -140,3 +140,42 @@ def test_blocks_beside_each_other_are_the_block_of_all_components():
     less = MomentBlock.beside([MomentBlock.of(samples[:, :2], order=2), MomentBlock.of(samples[:, 2:], order=2)])
     np.testing.assert_array_equal(less.s2, whole.s2)
     assert less.s3 is None
+
+
+# --------------------------------------------------------------------------------- wide samples
+
+
+@given(samples, st.lists(st.integers(0, 60), max_size=8))
+def test_running_moments_are_those_of_the_block_whatever_the_chunks(x, cuts):
+    """Two digits are lost at most; the bits do not depend on the chunks."""
+    x = x[:, None]
+    chunks = [part for part in np.split(x, sorted(min(c, len(x)) for c in cuts)) if len(part)]
+    whole, running = running_moments([x]), running_moments(chunks)
+    assert all(np.array_equal(getattr(whole, f), getattr(running, f)) for f in FIELDS)
+    scale = np.abs(x).max() + 1e-30
+    assert close(running, MomentBlock.of(x), scale)
+
+
+def test_running_moments_survive_cancellation():
+    """Outputs near 10⁶ that differ by 10⁻²: squares of the values themselves would leave nothing."""
+    x = 1e6 + 1e-2 * np.random.default_rng(0).normal(size=(128, 50))
+    running, exact = running_moments([x]), direct(x)
+    for name in FIELDS[1:]:
+        error = np.abs(getattr(running, name) - getattr(exact, name)).astype(float)
+        assert np.all(error < 1e-11 * 128 * (1e-2) ** int(name[1])), name
+
+
+def test_slices_change_no_bit():
+    """Blocks of many components are worked through in slices; each component is that of a block of its own."""
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(2, 30, 3, 9001)).astype(np.float32)
+    a, b = MomentBlock.of(x), MomentBlock.of(y)
+    merged = a.merge(b)
+    running = running_moments([x, y])
+    for row, column in ((0, 0), (1, 4500), (2, 9000)):
+        alone = MomentBlock.of(x[:, row, column]), MomentBlock.of(y[:, row, column])
+        single = running_moments([x[:, row : row + 1, column], y[:, row : row + 1, column]])
+        for name in FIELDS:
+            assert getattr(a, name)[row, column] == getattr(alone[0], name)
+            assert getattr(merged, name)[row, column] == getattr(alone[0].merge(alone[1]), name)
+            assert getattr(running, name)[row, column] == getattr(single, name)[0]

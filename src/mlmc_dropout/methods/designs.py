@@ -220,19 +220,20 @@ def fold_designs(designs: Iterable[MomentBlock], first: int) -> DesignState:
     """
     shape: tuple[int, ...] = ()
     states: dict[int, DesignState] = {}
-    earlier: dict[int, MomentBlock] = {}  # first designs of pairs
+    earlier: dict[int, tuple[Array, Array]] = {}  # mean and inner scatter of first designs of pairs
     for number, design in enumerate(designs, first):
         shape = design.mean.shape
         for index, part in enumerate(design.parts()):
             one = _state_of_one(number, part, earlier.pop(index, None))
             states[index] = merge_states(states.get(index), one)
             if number % 2 == 0:
-                earlier[index] = part
+                earlier[index] = part.mean.copy(), part.s2 / part.count
+        del design, part, one  # before the next one is made
     joined = to_blocks(states_beside(states.values()))
     return from_blocks(DesignState, {name: block.reshape(shape) for name, block in joined.items()})
 
 
-def _state_of_one(number: int, design: MomentBlock, earlier: MomentBlock | None) -> DesignState:
+def _state_of_one(number: int, design: MomentBlock, earlier: tuple[Array, Array] | None) -> DesignState:
     """The state of a single design, and of the pair that it completes."""
     zeros = np.zeros(design.mean.shape)
 
@@ -241,8 +242,8 @@ def _state_of_one(number: int, design: MomentBlock, earlier: MomentBlock | None)
 
     own, whole, inside = design.s2 / design.count, None, None
     if earlier is not None:
-        both = (earlier.s2 / earlier.count + own) / 2
-        whole, inside = single(both + (earlier.mean - design.mean) ** 2 / 2), single(both)
+        both = (earlier[1] + own) / 2
+        whole, inside = single(both + (earlier[0] - design.mean) ** 2 / 2), single(both)
     half = HalfState(single(own), single(design.mean))
     halves = (None, half) if number // 2 % 2 else (half, None)
     return DesignState(design, MomentBlock(design.count, zeros, zeros), None, whole, inside, *halves)

@@ -27,6 +27,7 @@ from mlmc_dropout.methods.states import from_blocks, states_beside
 from mlmc_dropout.methods.tails import Trust, student_factor, trust, widened_for_tails
 from mlmc_dropout.moments import MomentBlock, running_moments
 from mlmc_dropout.sampling.masks import pass_keys
+from mlmc_dropout.sampling.memory import return_freed_memory
 from mlmc_dropout.sampling.source import BLOCK, Source
 from mlmc_dropout.stopping.goal import TRUSTED
 from mlmc_dropout.surrogates.derivatives import expandable
@@ -193,6 +194,7 @@ class BoundDesigns(NoRefinement):
     def _moments(self, source: Source, keys: Tensor, part: PreparedRows) -> Iterator[MomentBlock]:
         """Moments of some rows in one design after the other."""
         rows = part.of(source)
+        return_freed_memory()
         for key in keys.split(1):
             chunks = rows.design_chunks(key, self.passes)
             yield running_moments(rows.as_numpy(part.outputs(rows, masks)) for masks in chunks)

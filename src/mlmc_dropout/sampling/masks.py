@@ -36,6 +36,7 @@ _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 _GAMMA = _signed(_GOLDEN)
 _SIGN = _signed(1 << 63)
 
+_PLACED = 1 << 17  # units of designs that are placed together: what that takes stays in the caches
 _STRATUM = 0x73747261  # what a derived key is for: any constant that is no index of a site will do
 
 
@@ -198,25 +199,32 @@ def latin_hypercube(keys: Tensor, passes: int, units: int, p: float, rows: int =
         >>> design.sum(dim=1).unique().tolist()
         [15]
     """
-    rare = min(p, 1.0 - p)  # place the rarer outcome: fewer steps
-    certain, chance = divmod(rare * passes, 1.0)
     size = rows * units
     chosen = torch.zeros(len(keys), passes, size, dtype=torch.uint8, device=keys.device)
     keys = derive(keys, _STRATUM)
+    step = max(1, _PLACED // len(keys))
+    for start in range(0, size, step):
+        _place(chosen[..., start : start + step], keys, min(p, 1.0 - p), first_row * units + start)
+    if p <= 0.5:
+        chosen.bitwise_xor_(1)
+    return chosen.view(len(keys), passes, rows, units)
+
+
+def _place(chosen: Tensor, keys: Tensor, rare: float, first: int) -> None:
+    """Mark the passes with the rarer outcome in ``chosen`` (designs, passes, units), whose first unit is given."""
+    passes, size = chosen.shape[1:]
+    certain, chance = divmod(rare * passes, 1.0)
     for last in range(passes - int(certain) - (chance > 0), passes):
         # Floyd's sampling without replacement: a pass in 0 .. last, or ``last`` itself if taken.
-        uniform = _uniform(derive(keys, last), size, first_row * units)
+        uniform = _uniform(derive(keys, last), size, first)
         spot = (uniform * (last + 1)).to(torch.int64).clamp_(max=last)[:, None]
         taken = chosen.gather(1, spot)
         spot = torch.where(taken.bool(), last, spot)
         # Only the first step is a matter of chance: it decides whether there is one drop more.
         hit = torch.ones_like(taken)
         if last < passes - int(certain):
-            hit = (_uniform(derive(keys, passes), size, first_row * units) < chance).to(torch.uint8)[:, None]
+            hit = (_uniform(derive(keys, passes), size, first) < chance).to(torch.uint8)[:, None]
         chosen.scatter_(1, spot, hit)
-    if p <= 0.5:
-        chosen.bitwise_xor_(1)
-    return chosen.view(len(keys), passes, rows, units)
 
 
 def numbers(

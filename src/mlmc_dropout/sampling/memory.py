@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["Footprint", "MemoryWatch", "keep_freed_memory", "measure_footprint", "peak_memory"]
+__all__ = ["Footprint", "MemoryWatch", "keep_freed_memory", "measure_footprint", "peak_memory", "return_freed_memory"]
 
 WORKING_SET = 6 << 20  # bytes a chunk of passes should touch: beyond the caches, larger chunks are slower
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # as in malloc.h
@@ -66,7 +66,7 @@ class Footprint:
         fit = (limit / 2 - passes * self.per_pass) / (self.per_row + passes * self.per_pass_row)
         return max(1, min(rows, int(fit)))
 
-    def passes_at_once(self, rows: int, limit: int, weights: int = 0) -> int:
+    def passes_at_once(self, rows: int, limit: int) -> int:
         """How many passes to run at once.
 
         Enough to keep the processor busy and to repay the work that they share, within the limit.
@@ -74,13 +74,12 @@ class Footprint:
         Args:
             rows: Number of rows.
             limit: Memory limit in bytes.
-            weights: Bytes of weights that every chunk reads from memory, where that counts; none by default.
 
         Returns:
             The number of passes, at least 1.
         """
         shared = rows * self.per_row
-        size = min(limit - shared, max(WORKING_SET, shared, min(weights, limit // 4)))
+        size = min(limit - shared, max(WORKING_SET, shared))
         return max(1, int(size / (self.per_pass + rows * self.per_pass_row)))
 
 
@@ -184,6 +183,18 @@ def keep_freed_memory(size: int) -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 1 << 25)
         mallopt(_M_TRIM_THRESHOLD, min(size, (1 << 31) - 1))
+
+
+def return_freed_memory() -> None:
+    """Let glibc give freed memory back to the system, of which it otherwise keeps as much as is in use."""
+    trim = getattr(_c_library(), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
+
+
+@functools.cache
+def _c_library() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
 
 
 def _storage(tensor: Tensor) -> int:

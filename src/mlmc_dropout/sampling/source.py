@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from mlmc_dropout.errors import NonFiniteOutputError, add_note_once
 from mlmc_dropout.sampling.inputs import Batch, even_parts
 from mlmc_dropout.sampling.masks import pass_keys
+from mlmc_dropout.sampling.memory import WORKING_SET, return_freed_memory
 from mlmc_dropout.sampling.outputs import non_finite_message
 from mlmc_dropout.sampling.sampler import ROWS_TOGETHER, DropoutSampler, Program
 
@@ -98,6 +99,7 @@ class Source:
         Raises:
             NonFiniteOutputError: If an output is NaN or infinite.
         """
+        return_freed_memory()
         size = self._chunk_size()
         for start in range(0, len(indices), size):
             yield self.as_numpy(self._run(stream, range(1), indices[start : start + size], size))
@@ -121,11 +123,17 @@ class Source:
         return values
 
     def _chunk_size(self) -> int:
+        """Passes to run at once; as many as linear maps compute together, if their weights do not fit the caches."""
+        footprint, rows, limit = self.program.footprint, self.batch.rows, self.sampler.memory_limit
+        size, together = footprint.passes_at_once(rows, limit), -(-ROWS_TOGETHER // rows)
+        if self.wide and size < together and footprint.bytes(together, rows) <= limit / 2 and self._heavy():
+            size = together
+        return self.chunk or size
+
+    def _heavy(self) -> bool:
         model = getattr(self.program.model, "__self__", self.program.model)  # the module of a bound method
-        parameters = model.parameters() if self.wide and isinstance(model, nn.Module) else ()
-        weights = sum(parameter.nbytes for parameter in parameters)  # a wide layer may have more weights than outputs
-        limit = self.sampler.memory_limit
-        return self.chunk or self.program.footprint.passes_at_once(self.batch.rows, limit, weights)
+        parameters = model.parameters() if isinstance(model, nn.Module) else ()
+        return sum(parameter.nbytes for parameter in parameters) > WORKING_SET
 
     def parts(self, passes: int = 1) -> Iterator[tuple[slice, Source]]:
         """The rows in parts that fit the memory limit, a single part if rows cannot be split.
