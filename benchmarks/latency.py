@@ -40,8 +40,11 @@ ZOO_SHAPE = tuple(ZOO["residual_conv"].make()[1].shape[1:])
 
 
 def loop(model: nn.Module, x: Tensor, passes: int) -> tuple[Tensor, Tensor]:
-    """MC dropout as it is usually written."""
+    """MC dropout as it is usually written; normalisation stays in evaluation mode."""
     model.train()
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval()
     with torch.no_grad():
         samples = torch.stack([model(x) for _ in range(passes)])
     model.eval()
