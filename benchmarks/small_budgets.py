@@ -13,7 +13,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import common
@@ -134,7 +133,6 @@ def write(rows: list[dict[str, Any]]) -> None:
         covered = [sorted(100 * r[k] for r in asked) for k in ("covered_mean", "covered_variance")]
         within = [f"{sum(92 <= c <= 97 for c in cs)} of {len(cs)}" for cs in covered]
         extremes.append([b, len(used), *least, *within, *(f"{c[0]:.1f} – {c[-1]:.1f} %" for c in covered)])
-    draw(by, [name for name in trained if "softmax" not in name])
     columns = (
         "passes",
         "models that auto does not pool",
@@ -146,26 +144,6 @@ def write(rows: list[dict[str, Any]]) -> None:
         "variance",
     )
     common.write_into("passes-saved.md", "small-budgets-extremes", common.table(columns, extremes))
-
-
-def draw(by: dict[tuple[str, int], dict[str, Any]], trained: list[str]) -> None:
-    """What a pass is worth, by network: docs/img/small-budgets.svg."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.2, 3.4), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
-    for axes, moment in ((left, "mean"), (right, "variance")):
-        for name in trained:
-            gains = [by[name, b][f"gain_{moment}"] for b in BUDGETS]
-            axes.plot(BUDGETS, gains, marker="o", markersize=3, linewidth=1.2, label=name)
-        axes.axhline(1, color="0.6", linewidth=0.8)
-        axes.set(xscale="log", yscale="log", xlabel="passes", title=f"{moment}", xticks=BUDGETS, xticklabels=BUDGETS)
-        axes.minorticks_off()
-    left.set_ylabel("passes of plain averaging\nthat one is worth")
-    handles, labels = left.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper", fontsize=6, frameon=False)
-    path = Path(__file__).parents[1] / "docs" / "img" / "small-budgets.svg"
-    figure.savefig(path, metadata={"Date": None})
 
 
 if __name__ == "__main__":

@@ -280,6 +280,24 @@ def where_a_ladder_pays(model: nn.Module) -> Any:
     return figure
 
 
+def small_budgets(model: nn.Module) -> Any:
+    """What a pass is worth from 10 to 100 passes on, a line per regressor: from ``benchmarks/small_budgets.py``."""
+    path = Path(__file__).parent.parent / "benchmarks" / "results" / "small_budgets.json"
+    rows = [r for r in json.loads(path.read_text(encoding="utf-8"))["rows"] if "×" in r["case"] or "PINN" in r["case"]]
+    figure, axes = plt.subplots(1, 2, figsize=(7.6, 3.2), sharey=True, layout="constrained")
+    for axis, moment in ((axes[0], "mean"), (axes[1], "variance")):
+        for name in dict.fromkeys(row["case"] for row in rows):
+            own = [(row["budget"], row[f"gain_{moment}"]) for row in rows if row["case"] == name]
+            axis.plot(*zip(*own, strict=True), marker="o", markersize=3, linewidth=1.2, label=name)
+        budgets = sorted({row["budget"] for row in rows})
+        axis.axhline(1, color=GREY, linewidth=1)
+        axis.set(title=moment, xlabel="passes", xscale="log", yscale="log", xticks=budgets, xticklabels=budgets)
+        axis.minorticks_off()
+    axes[0].set(ylabel="worth of a pass,\nin passes of plain averaging")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=6, frameon=False)
+    return figure
+
+
 PICTURES: dict[str, Callable[[nn.Module], Any]] = {
     "bands": bands,
     "passes": passes,
@@ -289,6 +307,7 @@ PICTURES: dict[str, Callable[[nn.Module], Any]] = {
     "what-wins": what_wins,
     "architecture": architecture,
     "where-a-ladder-pays": where_a_ladder_pays,
+    "small-budgets": small_budgets,
 }
 
 
