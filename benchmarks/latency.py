@@ -8,6 +8,7 @@ first call on a model finds out everything; what that costs more than a later on
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -82,15 +83,16 @@ def study(name: str, rows: int, passes: int, repeats: int) -> dict[str, Any]:
     return {"case": name, "rows": rows, "passes": passes, **{t: float(np.median(ms)) for t, ms in times.items()}}
 
 
-def first_calls(name: str, repeats: int) -> dict[str, float]:
+def first_calls(name: str, repeats: int) -> dict[str, Any]:
     """What the first call on a model costs more than the second, in milliseconds."""
     make, inputs = CASES[name]
     extra = []
     for _ in range(repeats):
         model, x = make().eval(), inputs(64)
-        first, second = (seconds(lambda: md.estimate(model, x, budget=30)) for _ in range(2))  # noqa: B023
+        call = functools.partial(md.estimate, model, x, budget=30)
+        first, second = seconds(call), seconds(call)
         extra.append(1e3 * (first - second))
-    return {"case": name, "extra": float(np.median(extra))}  # type: ignore[dict-item]
+    return {"case": name, "extra": float(np.median(extra))}
 
 
 def verdicts(row: dict[str, Any]) -> list[str]:
