@@ -51,6 +51,9 @@ if TYPE_CHECKING:  # for readers and type checkers; at run time names are import
     from mlmc_dropout.methods.mlmc.replicates import LevelReplicates, replicates
     from mlmc_dropout.moments import MomentBlock, Moments
     from mlmc_dropout.predictor import Predictor
+    from mlmc_dropout.quantities.base import Quantity, QuantityEstimate
+    from mlmc_dropout.quantities.quantile import Quantile
+    from mlmc_dropout.quantities.shares import Above
     from mlmc_dropout.result import LevelStats, Result, Status, load_result
     from mlmc_dropout.runtime.checkpoint import CheckpointWarning
     from mlmc_dropout.runtime.progress import LongRunWarning
@@ -59,6 +62,7 @@ if TYPE_CHECKING:  # for readers and type checkers; at run time names are import
     from mlmc_dropout.sampling.sites import Site
 
 __all__ = [
+    "Above",
     "Adaptive",
     "AllocationError",
     "CheckpointError",
@@ -85,6 +89,9 @@ __all__ = [
     "NonFiniteOutputError",
     "Plan",
     "Predictor",
+    "Quantile",
+    "Quantity",
+    "QuantityEstimate",
     "Result",
     "ResultFileError",
     "RunDirectoryError",
@@ -117,7 +124,11 @@ _HOMES = {  # where each name is defined: ``mlmc-dropout --help`` shall not wait
     "MomentBlock": "moments",
     "Moments": "moments",
     "Plan": "methods.mlmc.allocation",
+    "Above": "quantities.shares",
     "Predictor": "predictor",
+    "Quantile": "quantities.quantile",
+    "Quantity": "quantities.base",
+    "QuantityEstimate": "quantities.base",
     "Result": "result",
     "Site": "sampling.sites",
     "Status": "result",

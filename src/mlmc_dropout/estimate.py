@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +16,9 @@ from mlmc_dropout.methods.mlmc.adaptive import Adaptive
 from mlmc_dropout.methods.mlmc.ladder import Ladder
 from mlmc_dropout.methods.registry import make_method
 from mlmc_dropout.moments import Moments
+from mlmc_dropout.quantities.outputs import OutputKind
+from mlmc_dropout.quantities.quantile import LOCATION_PASSES
+from mlmc_dropout.quantities.questions import Asked, Questions, questions_for
 from mlmc_dropout.result import Result, Status
 from mlmc_dropout.runtime.checkpoint import CheckpointStore
 from mlmc_dropout.runtime.executors import task_pool_for
@@ -40,7 +44,8 @@ def estimate(
     levels: Literal["nested", "independent", "uncoupled"] = "nested",
     target: Literal["mean", "variance"] = "mean",
     moments: Moments | Literal["pilot"] | None = None,
-    quantities: Sequence[str] = ("mean", "variance"),
+    outputs: OutputKind = "values",
+    quantities: Sequence[Asked] | Asked | None = None,
     budget: float | None = None,
     tolerance: float | None = None,
     tolerance_variance: float | None = None,
@@ -59,7 +64,7 @@ def estimate(
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_interval: float = 30.0,
 ) -> Result:
-    """Mean and variance of a dropout network's predictions, with standard errors of both.
+    """Mean and variance of a dropout network's predictions, and more on request, with standard errors.
 
     It stops at ``budget`` passes per input, at a ``tolerance``, or at whichever comes first; one has to be given.
     The arguments come in four groups: what is asked (``model`` to ``target``), when to stop (``budget`` to
@@ -80,14 +85,20 @@ def estimate(
         target: Of "mlmc": the moment the counts are optimal for.
         moments: Of "mlmc": moments of a pass for the counts, "pilot" to measure them in a first round, or ``None`` for
             the closure μ4 = 3 μ2².
-        quantities: What is wanted. With ``("mean",)`` a ladder of "mlmc" may start at T_0 = 1, have gaps of 1, and
-            single replicates above its first level.
+        outputs: What the network returns: "values", or "logits" (softmax over the last axis), "binary-logits",
+            "probabilities", "mean-variance", "mean-log-variance". Mean and variance are then those of the
+            probabilities, or of the means.
+        quantities: What is wanted beside mean and variance, as ``result["entropy"]``: names ("std", "entropy",
+            "expected_entropy", "mutual_information", "votes", "label", "aleatoric_variance", "epistemic_variance",
+            "total_variance"), ``md.Above(c)``, ``md.Quantile(q)``, or ``md.Quantity``; ``None``: all that such outputs
+            have. With ``("mean",)`` a ladder of "mlmc" may start at T_0 = 1, have gaps of 1, and single replicates
+            above its first level.
         budget: Passes per input, at most.
         tolerance: A standard error of the mean that is small enough.
         tolerance_variance: The same for the variance.
         relative: Tolerances are in units of the largest absolute estimate of an output component.
         quantile: The share of all components (inputs × outputs) that must meet a tolerance.
-        transform: Applied to the output of each pass before moments are taken: a function, "softmax" or "sigmoid".
+        transform: Applied to the output of each pass before it is read: a function, "softmax" or "sigmoid".
         masks: "independent": every input has its own masks; "shared": one mask per pass for all inputs. The moments at
             each input are the same.
         seed: Names the masks: the same seed gives the same result.
@@ -120,13 +131,22 @@ def estimate(
         >>> result.mean.shape, result.cost, result.status.name
         ((5, 1), 1000, 'COMPLETED')
     """
+    questions = questions_for(outputs, quantities)
     spec = _method(method, ladder, counts, levels, target, moments, _mean_only(quantities, tolerance_variance))
     if counts is not None and budget is None and tolerance is None and tolerance_variance is None:
         budget = spec.min_cost()
     goal = Goal(budget, tolerance, tolerance_variance, relative, quantile)
+    goal = _less_locating(goal, questions)
     _check_affordable(spec, goal)
     sampler = DropoutSampler(
-        model, masks, include=include, exclude=exclude, rates=rates, transform=transform, memory_limit=memory_limit
+        model,
+        masks,
+        include=include,
+        exclude=exclude,
+        rates=rates,
+        transform=_transform(transform, outputs),
+        memory_limit=memory_limit,
+        questions=questions,
     )
     checkpoints = CheckpointStore(checkpoint, checkpoint_interval, goal)
     checkpoints.identify(sampler, spec, _seed(seed))
@@ -162,13 +182,31 @@ def _runs(
 
 def _mean_only(quantities: Any, tolerance_variance: Any) -> bool:
     """Whether nothing but the mean is wanted."""
-    wanted = (quantities,) if isinstance(quantities, str) else tuple(quantities)
-    unknown = [name for name in wanted if name not in ("mean", "variance")]
-    if unknown or not wanted:
-        raise InputError(f"quantities are 'mean' and 'variance': got {quantities!r}")
-    if "variance" not in wanted and tolerance_variance is not None:
+    only = quantities == "mean" or (isinstance(quantities, Sequence) and tuple(quantities) == ("mean",))
+    if only and tolerance_variance is not None:
         raise InputError("tolerance_variance= needs the variance, which is not among quantities=; add it")
-    return "variance" not in wanted
+    return only
+
+
+def _transform(transform: Any, outputs: str) -> Any:
+    """The transform, unless it says again what ``outputs=`` says."""
+    if transform in ("softmax", "sigmoid") and outputs != "values":
+        raise InputError(
+            f"transform={transform!r} and outputs={outputs!r} both say how to read the outputs; leave out transform="
+        )
+    return transform
+
+
+def _less_locating(goal: Goal, questions: Questions) -> Goal:
+    """The goal less the passes that find where quantiles lie."""
+    if goal.budget is None or not questions.need_locations:
+        return goal
+    if goal.budget <= LOCATION_PASSES:
+        raise AllocationError(
+            f"a budget of {goal.budget:g} passes is too small for quantiles: {LOCATION_PASSES} passes find where they "
+            "lie; give more"
+        )
+    return replace(goal, budget=goal.budget - LOCATION_PASSES)
 
 
 def _method(name: str, ladder: Any, counts: Any, levels: Any, target: Any, moments: Any, mean_only: bool) -> MethodSpec:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mlmc_dropout.errors import InputError
 from mlmc_dropout.estimate import estimate
+from mlmc_dropout.quantities.storage import columns
 from mlmc_dropout.result import Result
 
 __all__ = ["Predictor"]
@@ -76,13 +77,13 @@ class Predictor:
 
         Returns:
             ``mean``, ``variance``, ``mean_stderr`` and ``variance_stderr``, rows first. Where the model returns several
-            outputs, their names follow a dot, as in ``mean.logits``.
+            outputs, their names follow a dot, as in ``mean.logits``. Quantities as in ``entropy``, ``entropy_stderr``.
         """
         result = self(x)
         found: dict[str, Array] = {}
         for name in _FIELDS:
             found.update(_flat(name, getattr(result, name)))
-        return found
+        return found | dict(columns(result.quantities))
 
     def __repr__(self) -> str:
         settings = "".join(f", {name}={value!r}" for name, value in self.settings.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from mlmc_dropout import theory
 from mlmc_dropout.errors import MissingExtraError, ResultFileError
 from mlmc_dropout.files import read_archive, write_archive
+from mlmc_dropout.quantities.base import QuantityEstimate
+from mlmc_dropout.quantities.storage import columns, pack, unpack
 from mlmc_dropout.sampling.outputs import Structure
 
 __all__ = ["LevelStats", "Result", "Status", "load_result", "unreliable"]
@@ -123,6 +125,7 @@ class Result:
         mean_reliable: False where few passes carry most of the variance, or where no two passes differ: ``mean_stderr``
             cannot be trusted there yet. True everywhere by default.
         variance_reliable: The same for ``variance_stderr``.
+        quantities: What was asked beside mean and variance, by name; ``result["entropy"]`` is one of them.
     """
 
     mean: Any
@@ -141,6 +144,7 @@ class Result:
     structure: Structure = field(repr=False)
     mean_reliable: Any = None
     variance_reliable: Any = None
+    quantities: Mapping[str, QuantityEstimate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("mean_reliable", "variance_reliable"):
@@ -152,6 +156,44 @@ class Result:
     def std(self) -> Any:
         """Square root of the variance estimate (of its positive part: the paper's estimator can be negative)."""
         return map_leaves(lambda v: np.sqrt(np.maximum(v, 0.0)), self.variance)
+
+    def __getitem__(self, name: str) -> QuantityEstimate:
+        """A quantity by its name: "mean", "variance", "std", or one that was asked for.
+
+        Args:
+            name: Its name.
+
+        Returns:
+            The estimate and its standard error.
+
+        Raises:
+            KeyError: If it was not asked for.
+        """
+        if name in self.quantities:
+            return self.quantities[name]
+        if name == "mean":
+            return QuantityEstimate(self.mean, self.mean_stderr, self.mean_reliable)
+        if name == "variance":
+            return QuantityEstimate(self.variance, self.variance_stderr, self.variance_reliable)
+        if name == "std":
+            return self._std()
+        known = ", ".join(("mean", "variance", "std", *self.quantities))
+        raise KeyError(f"no quantity {name!r} in this result, which has {known}; ask for it with quantities=")
+
+    def _std(self) -> QuantityEstimate:
+        """√V without its first bias −Var V/(8 V^1.5), and its standard error by the delta method."""
+        values, errors = [], []
+        for variance, stderr in zip(leaves(self.variance), leaves(self.variance_stderr), strict=True):
+            root = np.sqrt(np.maximum(variance, 0.0))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                values.append(root + np.where(variance > stderr, np.square(stderr) / (8 * root**3), 0.0))
+                errors.append(np.where(variance > stderr, stderr / (2 * root), np.sqrt(stderr)))
+        rows = len(values[0])
+        value, stderr = (
+            self.structure.unflatten(np.concatenate([part.reshape(rows, -1) for part in parts], axis=1))
+            for parts in (values, errors)
+        )
+        return QuantityEstimate(value, stderr, self.variance_reliable)
 
     # --------------------------------------------------------------------------- files
 
@@ -185,7 +227,8 @@ class Result:
                 {n: getattr(lv, n) for n in ("label", "fidelity", "count", "cost", "telescoping")} for lv in self.levels
             ],
         }
-        write_archive(path, header, arrays)
+        header["quantities"], quantities = pack(self.quantities)
+        write_archive(path, header, arrays | quantities)
         return path
 
     # ------------------------------------------------------------------------- exports
@@ -211,6 +254,9 @@ class Result:
                 prefix = f"{leaf}_" if leaf else ""
                 dims = ("input", *(f"{prefix}out{axis}" for axis in range(len(shape))))
                 variables[prefix + estimate] = (dims, values)
+        for name, values in columns(self.quantities):
+            axes = (f"{name}_axis{axis}" for axis in range(1, values.ndim))
+            variables[name] = (("input", *_class_axes(self.structure, values, axes)), values)
         rows = len(leaves(self.mean)[0])
         attrs = {"method": self.method, "seed": self.seed, "cost": self.cost, "status": self.status.value}
         attrs["metadata"] = json.dumps(dict(self.metadata))
@@ -229,7 +275,7 @@ class Result:
             import pandas
         except ImportError:
             raise MissingExtraError("pandas", "report") from None
-        columns: dict[str, list[Any]] = {"input": [], "output": []}
+        table: dict[str, list[Any]] = {"input": [], "output": []}
         names = [name for name in _ARRAYS if getattr(self, name) is not None]
         rows = len(leaves(self.mean)[0])
         labels = [
@@ -237,11 +283,15 @@ class Result:
             for leaf, shape in self.structure.names()
             for index in np.ndindex(shape)
         ]
-        columns["input"] = np.repeat(np.arange(rows), len(labels)).tolist()
-        columns["output"] = labels * rows
+        table["input"] = np.repeat(np.arange(rows), len(labels)).tolist()
+        table["output"] = labels * rows
         for name in names:
-            columns[name] = _matrix(self.structure, getattr(self, name)).ravel().tolist()
-        return pandas.DataFrame(columns)
+            table[name] = _matrix(self.structure, getattr(self, name)).ravel().tolist()
+        for name, values in columns(self.quantities):
+            matrix = values.reshape(rows, -1)
+            if len(labels) % matrix.shape[1] == 0:  # of an input, or of a pixel: the same for all its classes
+                table[name] = np.repeat(matrix, len(labels) // matrix.shape[1], axis=1).ravel().tolist()
+        return pandas.DataFrame(table)
 
     # ------------------------------------------------------------------------ printing
 
@@ -279,6 +329,7 @@ def load_result(path: str | os.PathLike[str]) -> Result:
 
 def _rebuild(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Result:
     structure = Structure.from_json(header["structure"])
+    quantities = unpack(header.get("quantities", {}), arrays, len(arrays["mean"]))
     _check_contents(header, arrays, structure)
     unflatten = structure.unflatten
     estimates = {name: unflatten(arrays[name]) if name in arrays else None for name in _ARRAYS}
@@ -296,6 +347,7 @@ def _rebuild(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Result:
         notes=tuple(header["notes"]),
         metadata=header["metadata"],
         structure=structure,
+        quantities=quantities,
     )
 
 
@@ -361,6 +413,14 @@ def map_leaves(function: Callable[[NDArray[Any]], Any], value: Any) -> Any:
 
 def _matrix(structure: Structure, value: Any) -> NDArray[Any]:
     return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves(value)], axis=1)
+
+
+def _class_axes(structure: Structure, values: NDArray[Any], names: Iterable[str]) -> tuple[str, ...]:
+    """Names of the axes of a quantity after the first: those of the outputs where they agree."""
+    shape = structure.shape if structure.kind == "tensor" else ()
+    return tuple(
+        f"out{axis}" if shape[: values.ndim - 1] == values.shape[1:] else name for axis, name in enumerate(names)
+    )
 
 
 def _npz(path: str | os.PathLike[str]) -> Path:

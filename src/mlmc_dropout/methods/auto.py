@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from mlmc_dropout.methods.base import Method
+from mlmc_dropout.methods.coarse_pilot import coarse_look
 from mlmc_dropout.methods.control_variate import GRADIENT_MASKS, ControlVariate, affordable
 from mlmc_dropout.methods.paired_designs import SHORT, UNKNOWN_BUDGET, preparation_cost
 from mlmc_dropout.methods.pilot import Look, Pilot, affordable_look
@@ -22,6 +24,8 @@ __all__ = ["Auto"]
 
 UNSEEN = 0.05  # of the passes to come: more is not spent on derivatives that no pilot has shown to be useful
 UNSEEN_OF_FEW, FEW_OUTPUTS = 0.2, 2  # the same for few outputs: of regressors an expansion nearly always explains much
+MOST_FOR_READING = 0.25  # of the passes to come, for derivatives of outputs that are read in some way
+WORTH_READING = 1.25  # gain that a pilot has to show for it
 FEW_PASSES = 160  # below which a pilot takes as long as the passes, or costs as much as the derivatives of few outputs
 FEWEST_FOR_DESIGNS = 64  # passes below which designs without a companion are too few
 
@@ -59,6 +63,8 @@ class Auto:
             The method that is predicted to be cheapest.
         """
         budget = goal.budget or UNKNOWN_BUDGET
+        if source.observation.outputs != "values":
+            return _through_reading(source, goal, budget)
         if not supported(source.program):
             return _without_derivatives(source, goal, "some mask units belong to no single input")
         samples = GRADIENT_MASKS if affordable(source, goal, GRADIENT_MASKS) else 0
@@ -73,6 +79,28 @@ class Auto:
         except DerivativeError as error:
             return _without_derivatives(source, goal, f"there are no derivatives ({error.cause})")
         return _without_derivatives(source, goal, "one backward pass per output would be too expensive here")
+
+
+def _through_reading(source: Source, goal: Goal, budget: float) -> Method:
+    """For outputs that are read in some way: the expansion, read in the same way, or plain passes."""
+    unused = "some mask units belong to no single input"
+    if supported(source.program):
+        if preparation_cost(source) > MOST_FOR_READING * budget:
+            unused = "one backward pass per output would be too expensive here"
+        else:
+            try:
+                look = coarse_look(source, goal)
+            except DerivativeError as error:
+                unused = f"there are no derivatives ({error.cause})"
+            else:
+                if min(look.at(budget)) >= WORTH_READING:
+                    return look.method(
+                        reason="auto chose the expansion in the masks, read like the passes: by a pilot."
+                    )
+                return Pooled(
+                    math.ceil(look.cost), reason="auto chose pooled: by a pilot, nothing else is worth its cost."
+                )
+    return Pooled(reason=f"auto chose pooled: {unused}.")
 
 
 def _without_derivatives(source: Source, goal: Goal, cause: str) -> Method:

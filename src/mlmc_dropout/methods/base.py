@@ -14,8 +14,9 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from mlmc_dropout.groups import GroupBlock
+from mlmc_dropout.methods.states import Block
 from mlmc_dropout.methods.tails import Trust
-from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
 
@@ -87,6 +88,7 @@ class Estimates:
     notes: tuple[str, ...] = ()
     overhead: float = 0.0  # the part of the cost that came before the first sample
     trust: Trust | None = None  # whether standard errors can be believed; None: nothing speaks against it
+    groups: GroupBlock | None = None  # means of features over groups of passes, where more is asked than two moments
 
 
 class MethodSpec(Protocol):
@@ -224,7 +226,7 @@ class BoundMethod(Protocol):
             The estimates.
         """
 
-    def read_state(self, blocks: Mapping[str, MomentBlock]) -> State:
+    def read_state(self, blocks: Mapping[str, Block]) -> State:
         """A state from its saved blocks.
 
         Args:

@@ -16,6 +16,8 @@ import numpy as np
 
 from mlmc_dropout.errors import ModelError
 from mlmc_dropout.methods.base import OneStage
+from mlmc_dropout.methods.coarse_level import CoarseLevel
+from mlmc_dropout.methods.coarse_pilot import coarse_look
 from mlmc_dropout.methods.paired_designs import (
     DESIGN,
     MIN_PASSES,
@@ -65,8 +67,10 @@ class ControlVariate(OneStage):
         """A few passes; what the derivatives cost is known when it is bound."""
         return MIN_PASSES + 2 + int(np.ceil(self.overhead))
 
-    def choose(self, source: Source, goal: Goal) -> ControlVariate:
+    def choose(self, source: Source, goal: Goal) -> ControlVariate | CoarseLevel:
         """A linear or quadratic surrogate and the length of designs, by the passes to come.
+
+        Where outputs are read as classes, or as means and variances, the expansion is read in the same way.
 
         Args:
             source: The passes of the inputs.
@@ -80,6 +84,8 @@ class ControlVariate(OneStage):
         """
         if not supported(source.program):
             raise ModelError(_unsupported(source))
+        if source.observation.outputs != "values":
+            return coarse_look(source, goal).method(self.overhead)
         samples = self.gradient_masks
         if samples is None:
             samples = GRADIENT_MASKS if affordable(source, goal, GRADIENT_MASKS) else 0

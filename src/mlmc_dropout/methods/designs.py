@@ -19,15 +19,25 @@ designs of a pair, x = (Y, Ȳ_G) of covariance Σ and M = diag(1, −β), the es
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mlmc_dropout.groups import GroupBlock
 from mlmc_dropout.methods.states import all_blocks, from_blocks, merge_states, states_beside, to_blocks
 from mlmc_dropout.moments import MomentBlock
 
-__all__ = ["DesignState", "HalfState", "Joint", "Summary", "fold_designs", "state_of_designs", "summary"]
+__all__ = [
+    "DesignState",
+    "HalfState",
+    "Joint",
+    "Summary",
+    "coefficients",
+    "fold_designs",
+    "state_of_designs",
+    "summary",
+]
 
 Array = NDArray[np.float64]
 
@@ -131,6 +141,7 @@ class DesignState:
         inside: Scatter inside designs, averaged over pairs.
         even: Designs of even pairs.
         odd: Designs of odd pairs.
+        features: Features of whole designs in groups, if any are asked.
     """
 
     passes: MomentBlock
@@ -140,6 +151,7 @@ class DesignState:
     inside: Joint | None = None
     even: HalfState | None = None
     odd: HalfState | None = None
+    features: GroupBlock | None = None
 
     @property
     def halves(self) -> list[HalfState]:
@@ -149,7 +161,7 @@ class DesignState:
     @property
     def samples(self) -> int:
         """Pairs behind the standard errors; one, if some part has only that."""
-        fewest = min(block.count for block in all_blocks(self))
+        fewest = min(block.count for block in all_blocks(replace(self, features=None)))
         designs = sum(half.design.v.count for half in self.halves)
         return fewest if fewest <= 1 or self.whole is None else min(self.whole.v.count, designs)
 
@@ -230,7 +242,8 @@ def fold_designs(designs: Iterable[MomentBlock], first: int) -> DesignState:
                 earlier[index] = part.mean.copy(), part.s2 / part.count
         del design, part, one  # before the next one is made
     joined = to_blocks(states_beside(states.values()))
-    return from_blocks(DesignState, {name: block.reshape(shape) for name, block in joined.items()})
+    moments = {name: block.reshape(shape) for name, block in joined.items() if isinstance(block, MomentBlock)}
+    return from_blocks(DesignState, moments)
 
 
 def _state_of_one(number: int, design: MomentBlock, earlier: tuple[Array, Array] | None) -> DesignState:
@@ -331,8 +344,8 @@ class _Half:
         if known is None or half.square is None:
             return cls(state, half, 0.0, 0.0)
         known = np.where(known > _ROUNDING * (state.passes.variance + state.s2.mean), known, 0.0)
-        alpha, common = _coefficients(half.design, known, 1.0, _ALIKE)
-        beta, _ = _coefficients(half.square, np.square(known), common**2, _ALIKE_V)
+        alpha, common = coefficients(half.design, known, 1.0, _ALIKE)
+        beta, _ = coefficients(half.square, np.square(known), common**2, _ALIKE_V)
         return cls(state, half, alpha, beta)
 
     @property
@@ -369,7 +382,7 @@ class _Half:
         return 2 * np.maximum(single - saved, single / 2), share
 
 
-def _coefficients(joint: Joint, scale: Array, expected: float, alike: float) -> tuple[Array, float]:
+def coefficients(joint: Joint, scale: Array, expected: float, alike: float) -> tuple[Array, float]:
     """The coefficient of c in v − β c for every component, and the one that fits all together.
 
     Few samples say little about one component, and much about all: each coefficient is drawn towards the common one,

@@ -15,24 +15,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mlmc_dropout.groups import GroupBlock
 from mlmc_dropout.methods.base import Estimates, LevelEstimate, Method, NoRefinement, Task, blocks
 from mlmc_dropout.methods.designs import DesignState, Summary, fold_designs, state_of_designs, summary
-from mlmc_dropout.methods.states import from_blocks, states_beside
+from mlmc_dropout.methods.running import running
+from mlmc_dropout.methods.states import Block, from_blocks, states_beside
 from mlmc_dropout.methods.tails import Trust, student_factor, trust, widened_for_tails
-from mlmc_dropout.moments import MomentBlock, running_moments
+from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.memory import return_freed_memory
 from mlmc_dropout.sampling.source import BLOCK, Source
 from mlmc_dropout.stopping.goal import TRUSTED
 from mlmc_dropout.surrogates.derivatives import expandable
 from mlmc_dropout.surrogates.linear import Expansion
-from mlmc_dropout.surrogates.linear_head import Head, reduced_passes
+from mlmc_dropout.surrogates.linear_head import Head, whole_and_reduced_passes
 from mlmc_dropout.surrogates.quadratic import Quadratic
 
 __all__ = ["BoundDesigns", "PreparedRows", "as_array", "design_length", "drops_evenly", "preparation_cost"]
@@ -74,7 +77,7 @@ class PreparedRows:
         Returns:
             The part of it.
         """
-        return replace(source, batch=source.batch[self.rows], first_row=source.first_row + self.rows.start)
+        return source.of_rows(self.rows)
 
     def outputs(self, source: Source, masks: Sequence[Tensor | None]) -> Tensor:
         """Passes as they are.
@@ -101,15 +104,17 @@ class PreparedRows:
             masks: A chunk of masks.
 
         Returns:
-            h, s² and G, each (passes, rows, width).
+            h, s², G, and the whole passes D where features are asked of them, each (passes, rows, width).
         """
+        needs_whole = bool(self.heads) and not source.observation.plain
 
         def values(masks: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-            h, s2 = reduced_passes(source.sampler, source.program, source.batch, masks, self.heads)
+            D, h, s2 = whole_and_reduced_passes(source.sampler, source.program, source.batch, masks, self.heads)
             G = torch.zeros_like(h) if self.surrogate is None else self.surrogate.values(masks, source.batch.rows)
-            return h, s2, G
+            return (h, s2, G, D) if needs_whole else (h, s2, G)
 
-        return [as_array(t) for t in source.program.run_cached(values, (self, *source.batch.values), masks)]
+        found = [as_array(t) for t in source.program.run_cached(values, (self, *source.batch.values), masks)]
+        return found if needs_whole else [*found, found[0]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,28 +189,55 @@ class BoundDesigns(NoRefinement):
     def _run_rows(self, source: Source, task: Task, part: PreparedRows) -> DesignState:
         designs = np.arange(task.first, task.first + task.count)
         keys = pass_keys(source.seed, task.stream, designs // 2, designs % 2)
-        if source.wide and not part.heads and part.surrogate is None:
-            return fold_designs(self._moments(source, keys, part), task.first)
-        D, s2, G = self._passes(source, keys, part)
-        if part.surrogate is None:
-            return state_of_designs(D, s2, None, 0.0, task.first)
-        return state_of_designs(D, s2, G, as_array(part.surrogate.variance), task.first)
-
-    def _moments(self, source: Source, keys: Tensor, part: PreparedRows) -> Iterator[MomentBlock]:
-        """Moments of some rows in one design after the other."""
         rows = part.of(source)
+        if source.wide and not part.heads and part.surrogate is None:
+            groups: list[GroupBlock] = []
+            state = fold_designs(self._moments(rows, keys, part, task.first, groups), task.first)
+            return replace(state, features=reduce(GroupBlock.merge, groups) if groups else None)
+        h, s2, G, D = self._passes(rows, keys, part)
+        h, features = self._observed(rows, h, D, task.first)
+        if part.surrogate is None:
+            return replace(state_of_designs(h, s2, None, 0.0, task.first), features=features)
+        known = as_array(part.surrogate.variance)
+        return replace(state_of_designs(h, s2, G, known, task.first), features=features)
+
+    def _moments(
+        self, source: Source, keys: Tensor, part: PreparedRows, first: int, groups: list[GroupBlock]
+    ) -> Iterator[MomentBlock]:
+        """Moments of one design after the other; their features are put into ``groups``."""
         return_freed_memory()
-        for key in keys.split(1):
-            chunks = rows.design_chunks(key, self.passes)
-            yield running_moments(rows.as_numpy(part.outputs(rows, masks)) for masks in chunks)
+        for design, key in enumerate(keys.split(1), first):
+            chunks = source.design_chunks(key, self.passes)
+            outputs = (source.as_numpy(part.outputs(source, masks)) for masks in chunks)
+            moments, found = running(source, outputs, 0)
+            if found is not None:
+                groups.append(self._group_of(found.mean[None], design, source.groups))
+            yield moments
+
+    def _group_of(self, means: Array, first: int, groups: int) -> GroupBlock:
+        """Features of whole designs, every design in one group, counted by their passes."""
+        block = GroupBlock.of(means, first, groups)
+        return GroupBlock(block.counts * self.passes, block.means)
 
     def _passes(self, source: Source, keys: Tensor, part: PreparedRows) -> list[Array]:
-        """h, s² and G of some rows and the designs named by ``keys``: each (designs, T, rows, width)."""
-        rows = part.of(source)
-        chunks = [part.passes(rows, masks) for masks in rows.design_chunks(keys, self.passes)]
+        """h, s², G and D of some rows and the designs named by ``keys``: each (designs · T, rows, width)."""
+        chunks = [part.passes(source, masks) for masks in source.design_chunks(keys, self.passes)]
         joined = [np.concatenate(arrays) for arrays in zip(*chunks, strict=True)]
-        rows.check(joined[0])
-        return [values.reshape(len(keys), self.passes, *values.shape[1:]) for values in joined]
+        source.check(joined[0])
+        shaped = (values.reshape(len(keys), self.passes, *values.shape[1:]) for values in joined[:3])
+        return [*shaped, joined[-1]]
+
+    def _observed(self, source: Source, h: Array, D: Array, first: int) -> tuple[Array, GroupBlock | None]:
+        """What moments are taken of, and features of whole passes."""
+        if source.observation.plain:
+            return h, None
+        main, features = source.observe(D)
+        if source.observation.outputs != "values":  # nothing is averaged out of such outputs
+            h = main.reshape(*h.shape[:2], *main.shape[1:])
+        if features is None:
+            return h, None
+        means = features.reshape(*h.shape[:2], *features.shape[1:]).mean(axis=1)
+        return h, self._group_of(means, first, source.groups)
 
     # ------------------------------------------------------------------------------ states
 
@@ -225,7 +257,7 @@ class BoundDesigns(NoRefinement):
         """
         return state.samples
 
-    def read_state(self, blocks: Mapping[str, MomentBlock]) -> DesignState:
+    def read_state(self, blocks: Mapping[str, Block]) -> DesignState:
         """A state from its saved blocks.
 
         Args:
@@ -262,6 +294,7 @@ class BoundDesigns(NoRefinement):
             notes=tuple(self._notes()),
             overhead=self.overhead,
             trust=_trust(state, found, mean_stderr, variance_stderr),
+            groups=state.features,
         )
 
     def _levels(self, state: DesignState, found: Summary, cost: float) -> Iterator[LevelEstimate]:

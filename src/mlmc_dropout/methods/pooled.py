@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from mlmc_dropout import theory
+from mlmc_dropout.groups import GroupBlock
 from mlmc_dropout.methods.base import Estimates, LevelEstimate, NoRefinement, OneStage, Task, blocks
-from mlmc_dropout.methods.states import from_blocks, states_beside
+from mlmc_dropout.methods.running import running
+from mlmc_dropout.methods.states import Block, from_blocks, states_beside
 from mlmc_dropout.methods.tails import student_factor, trust, widened_for_tails
-from mlmc_dropout.moments import MomentBlock, running_moments
+from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.sampling.source import BLOCK, Source
 from mlmc_dropout.stopping.goal import Goal
 
@@ -27,9 +29,11 @@ class PooledState:
 
     Attributes:
         passes: All passes.
+        features: Features of them in groups, if any are asked.
     """
 
     passes: MomentBlock
+    features: GroupBlock | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ class BoundPooled(NoRefinement):
             Their moments.
         """
         numbers = range(task.first, task.first + task.count)
-        return states_beside(PooledState(_moments(part, task.stream, numbers)) for _, part in source.parts())
+        return states_beside(_state(part, task.stream, numbers) for _, part in source.parts())
 
     def has_estimates(self, state: PooledState | None) -> bool:
         """Whether there are any passes.
@@ -139,7 +143,7 @@ class BoundPooled(NoRefinement):
         """
         return state.passes.count
 
-    def read_state(self, blocks: Mapping[str, MomentBlock]) -> PooledState:
+    def read_state(self, blocks: Mapping[str, Block]) -> PooledState:
         """A state from its saved blocks.
 
         Args:
@@ -178,10 +182,13 @@ class BoundPooled(NoRefinement):
             notes=(self.method.reason,) if self.method.reason else (),
             overhead=self.method.overhead,
             trust=trust(block),
+            groups=state.features,
         )
 
 
-def _moments(source: Source, stream: int, numbers: range) -> MomentBlock:
+def _state(source: Source, stream: int, numbers: range) -> PooledState:
     if source.wide:
-        return running_moments(source.chunks(stream, numbers))
-    return MomentBlock.of(source.passes(stream, range(1), numbers)[:, 0])
+        return PooledState(*running(source, source.chunks(stream, numbers), numbers.start))
+    main, features = source.observe(source.passes(stream, range(1), numbers)[:, 0])
+    groups = None if features is None else GroupBlock.of(features, numbers.start, source.groups)
+    return PooledState(MomentBlock.of(main), groups)

@@ -1,7 +1,7 @@
-"""Carried states: frozen values made of moment blocks, which merge, lie side by side and can be saved.
+"""Carried states: frozen values made of blocks, which merge, lie side by side and can be saved.
 
-A state is a frozen dataclass whose fields are moment blocks, further such dataclasses, tuples of them, or ``None`` for
-what has no samples yet. All that is done with states is defined here, once, field by field.
+A state is a frozen dataclass whose fields are blocks of moments or of groups, further such dataclasses, tuples of them,
+or ``None`` for what has no samples yet. All that is done with states is defined here, once, field by field.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, TypeVar
 
+from mlmc_dropout.groups import GroupBlock
 from mlmc_dropout.moments import MomentBlock
 
-__all__ = ["all_blocks", "from_blocks", "merge_states", "states_beside", "to_blocks"]
+__all__ = ["Block", "all_blocks", "from_blocks", "merge_states", "states_beside", "to_blocks"]
 
 S = TypeVar("S")
+
+Block = MomentBlock | GroupBlock
+_BLOCKS = (MomentBlock, GroupBlock)
 
 
 def merge_states(a: S | None, b: S | None) -> S:
@@ -33,7 +37,7 @@ def merge_states(a: S | None, b: S | None) -> S:
     """
     if a is None or b is None:
         return a if b is None else b  # type: ignore[return-value]
-    if isinstance(a, MomentBlock):
+    if isinstance(a, _BLOCKS):
         return a.merge(b)  # type: ignore[arg-type, return-value]
     if isinstance(a, tuple):
         return tuple(merge_states(x, y) for x, y in zip_longest(a, b))  # type: ignore[return-value, call-overload]
@@ -57,14 +61,14 @@ def _beside(parts: Sequence[Any]) -> Any:
     first = parts[0]
     if first is None:
         return None
-    if isinstance(first, MomentBlock):
-        return MomentBlock.beside(parts)
+    if isinstance(first, _BLOCKS):
+        return type(first).beside(parts)
     if isinstance(first, tuple):
         return tuple(_beside(values) for values in zip(*parts, strict=True))
     return type(first)(*(_beside([getattr(p, f.name) for p in parts]) for f in dataclasses.fields(first)))
 
 
-def to_blocks(state: Any, prefix: str = "") -> dict[str, MomentBlock]:
+def to_blocks(state: Any, prefix: str = "") -> dict[str, Block]:
     """All blocks of a state by the path of their fields, such as ``even.own.v``.
 
     Args:
@@ -76,19 +80,19 @@ def to_blocks(state: Any, prefix: str = "") -> dict[str, MomentBlock]:
     """
     if state is None:
         return {}
-    if isinstance(state, MomentBlock):
+    if isinstance(state, _BLOCKS):
         return {prefix: state}
     if isinstance(state, tuple):
         parts: Iterable[tuple[str, Any]] = ((str(i), value) for i, value in enumerate(state))
     else:
         parts = ((f.name, getattr(state, f.name)) for f in dataclasses.fields(state))
-    blocks: dict[str, MomentBlock] = {}
+    blocks: dict[str, Block] = {}
     for name, value in parts:
         blocks |= to_blocks(value, f"{prefix}.{name}" if prefix else name)
     return blocks
 
 
-def all_blocks(state: Any) -> list[MomentBlock]:
+def all_blocks(state: Any) -> list[Block]:
     """All blocks of a state.
 
     Args:
@@ -100,7 +104,7 @@ def all_blocks(state: Any) -> list[MomentBlock]:
     return list(to_blocks(state).values())
 
 
-def from_blocks(kind: type[S], blocks: Mapping[str, MomentBlock]) -> S:
+def from_blocks(kind: type[S], blocks: Mapping[str, Block]) -> S:
     """The inverse of :func:`to_blocks`.
 
     Args:
@@ -119,9 +123,9 @@ def from_blocks(kind: type[S], blocks: Mapping[str, MomentBlock]) -> S:
     return state  # type: ignore[no-any-return]
 
 
-def _read(kind: Any, blocks: Mapping[str, MomentBlock], prefix: str) -> Any:
+def _read(kind: Any, blocks: Mapping[str, Block], prefix: str) -> Any:
     """The value of a field, by its type; ``None`` if it has no blocks."""
-    if kind is MomentBlock:
+    if kind in _BLOCKS:
         return blocks.get(prefix)
     if not any(name == prefix or name.startswith(f"{prefix}." if prefix else "") for name in blocks):
         return None

@@ -20,10 +20,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri, stdtrit
+from numpy.typing import NDArray
 
 from mlmc_dropout.moments import MomentBlock
+from mlmc_dropout.quantities.student import student_factor
 
 __all__ = ["Trust", "student_factor", "trust", "widened_for_tails"]
 
@@ -96,23 +96,6 @@ def _may_turn_over(block: MomentBlock, distance: float) -> Flags:
     low = (block.mean >= 0.0) & (block.mean < min(distance, 0.5)) & (block.skewness > _LEANING)
     high = (block.mean <= 1.0) & (block.mean > 1.0 - min(distance, 0.5)) & (block.skewness < -_LEANING)
     return np.asarray(low | high)
-
-
-def student_factor(samples: ArrayLike) -> Array:
-    """Student's factor, with which ± 1.96 standard errors from few samples cover 95 %.
-
-    Args:
-        samples: Samples behind the standard errors.
-
-    Returns:
-        The factor; NaN for a single sample.
-
-    Example:
-        >>> student_factor([10, 100]).round(3).tolist()
-        [1.154, 1.012]
-    """
-    freedom = np.asarray(samples, dtype=np.float64) - 1
-    return np.asarray(stdtrit(np.where(freedom > 0, freedom, np.nan), 0.975) / ndtri(0.975))
 
 
 def widened_for_tails(block: MomentBlock, share: Array | float = 1.0) -> Array:

@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ from numpy.typing import NDArray
 
 from mlmc_dropout.errors import CheckpointError, InputError
 from mlmc_dropout.files import read_archive, write_archive
+from mlmc_dropout.groups import GroupBlock
 from mlmc_dropout.methods.base import MethodSpec
+from mlmc_dropout.methods.states import Block
 from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.runtime import fingerprint
 from mlmc_dropout.runtime.run import Progress, Run, SavedProgress
@@ -34,6 +36,7 @@ __all__ = ["CheckpointStore", "CheckpointWarning", "Saved", "read", "write"]
 
 FORMAT = 3
 _FIELDS = ("mean", "s2", "s3", "s4")
+_GROUP_FIELDS = ("counts", "means")
 
 
 class CheckpointWarning(UserWarning):
@@ -80,9 +83,15 @@ def write(path: Path, saved: Saved) -> None:
         "stage": progress.stage,
         "counts": {name: block.count for name, block in blocks.items()},
     }
-    fields = {f"{name}/{field}": getattr(block, field) for name, block in blocks.items() for field in _FIELDS}
-    arrays = {name: values for name, values in fields.items() if values is not None}
+    arrays = {f"{name}/{field}": values for name, block in blocks.items() for field, values in _arrays(block)}
     write_archive(path, header, arrays, compress=False, before=lambda: _keep_previous(path))
+
+
+def _arrays(block: Block) -> Iterator[tuple[str, NDArray[Any]]]:
+    """The arrays of a block by the names of its fields."""
+    for field in _GROUP_FIELDS if isinstance(block, GroupBlock) else _FIELDS:
+        if (values := getattr(block, field)) is not None:
+            yield field, values
 
 
 def read(path: Path) -> Saved | None:
@@ -132,7 +141,8 @@ def _read(path: Path) -> Saved:
 def _checked(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Saved:
     """What a file holds; values that no run leaves behind are refused with a ``ValueError``."""
     blocks = {name: _block(name, count, arrays) for name, count in header["counts"].items()}
-    if unknown := arrays.keys() - {f"{name}/{field}" for name in blocks for field in _FIELDS}:
+    known = {f"{name}/{field}" for name in blocks for field in (*_FIELDS, *_GROUP_FIELDS)}
+    if unknown := arrays.keys() - known:
         raise ValueError(f"unknown arrays {sorted(unknown)}")
     done = {str(name): _whole(f"{name} done", value) for name, value in header["done"].items()}
     spend, stage = header["spend"], header["stage"]
@@ -147,8 +157,10 @@ def _checked(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Saved:
     return Saved(progress, Goal(**header["goal"]), Goal(**header["origin"]), header["identity"])
 
 
-def _block(name: str, count: Any, arrays: dict[str, NDArray[Any]]) -> MomentBlock:
-    """A moment block whose sums can be those of so many samples."""
+def _block(name: str, count: Any, arrays: dict[str, NDArray[Any]]) -> Block:
+    """A block whose numbers can be those of so many samples."""
+    if f"{name}/counts" in arrays:
+        return _groups(name, count, arrays)
     values = {field: arrays[f"{name}/{field}"] for field in _FIELDS if f"{name}/{field}" in arrays}
     if [*values] not in (["mean", "s2"], [*_FIELDS]):
         raise ValueError(f"{name!r} has {[*values]}")
@@ -163,6 +175,17 @@ def _block(name: str, count: Any, arrays: dict[str, NDArray[Any]]) -> MomentBloc
         if "s4" in values and (values["s2"] ** 2 > n * values["s4"] * (1 + 1e-6) + 1e-300).any():  # Cauchy-Schwarz
             raise ValueError(f"{name!r} has sums that {n} samples cannot have")
     return MomentBlock(n, **values)
+
+
+def _groups(name: str, count: Any, arrays: dict[str, NDArray[Any]]) -> GroupBlock:
+    counts, means = arrays[f"{name}/counts"], arrays[f"{name}/means"]
+    if counts.dtype != np.int64 or means.dtype != np.float64 or counts.ndim != 1 or means.ndim != 3:
+        raise ValueError(f"{name!r} has arrays of the wrong kind")
+    if len(counts) != len(means) or (counts < 0).any() or counts.sum() != _whole(f"samples of {name}", count):
+        raise ValueError(f"{name!r} has groups that do not add up to {count} samples")
+    if not np.isfinite(means).all():
+        raise ValueError(f"{name!r} has means that are not finite")
+    return GroupBlock(counts, means)
 
 
 def _whole(name: str, value: Any) -> int:

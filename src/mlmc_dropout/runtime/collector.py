@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from mlmc_dropout.errors import ModelError
 from mlmc_dropout.methods.base import Estimates, LevelEstimate, Method
+from mlmc_dropout.quantities.base import QuantityEstimate
+from mlmc_dropout.quantities.questions import Observation
 from mlmc_dropout.result import LEVEL_ARRAYS, LevelStats, Result, Status, unreliable
 from mlmc_dropout.runtime.run import Outcome, Run
 from mlmc_dropout.sampling.outputs import Structure
@@ -44,7 +46,7 @@ class ResultCollector:
         self.active: list[Run] = []
         self.stopped = False  # by the user
         self._finished: dict[int, Outcome] = {}
-        self._first: tuple[Method, Structure, int] | None = None
+        self._first: tuple[Method, Observation, int] | None = None
         self._remarks: dict[str, None] = {}  # on the model, every one once
 
     def open(self, run: Run) -> None:
@@ -57,15 +59,16 @@ class ResultCollector:
             ModelError: If its outputs have another structure than those of earlier batches.
         """
         program = run.source.program
-        if self._first is not None and program.structure != self._first[1]:
+        observation = run.source.observation
+        if self._first is not None and observation.main != self._first[1].main:
             raise ModelError(
-                f"batch {run.index} of the inputs gives outputs {program.structure.names()}, earlier ones gave "
-                f"{self._first[1].names()}; give batches of one kind, or select outputs with transform="
+                f"batch {run.index} of the inputs gives outputs {observation.main.names()}, earlier ones gave "
+                f"{self._first[1].main.names()}; give batches of one kind, or select outputs with transform="
             )
         self.active.append(run)
         self._remarks.update(dict.fromkeys(program.notes))
         if self._first is None:
-            self._first = run.method, program.structure, run.source.seed
+            self._first = run.method, observation, run.source.seed
 
     def close(self, run: Run) -> None:
         """A batch is finished: keep its outcome, let go of everything else.
@@ -77,7 +80,7 @@ class ResultCollector:
         self.active.remove(run)
         self._finished[run.index] = run.outcome
         if not run.index:  # by now its ladder has grown
-            self._first = run.method, run.source.program.structure, run.source.seed
+            self._first = run.method, run.source.observation, run.source.seed
 
     def outcomes(self, status: Status) -> list[Outcome]:
         """Of all batches up to the first that has nothing to tell; unfinished ones get ``status``.
@@ -113,19 +116,24 @@ class ResultCollector:
             rows = sum(len(part.estimates.mean) for part in parts)
             covered = f"The result covers the first {rows} inputs."
             parts[-1] = replace(parts[-1], status=status)
-        method, structure, seed = self._first
-        return assemble(method, parts, structure, seed, [covered, *self._remarks, *notes], **facts)
+        method, observation, seed = self._first
+        return assemble(method, parts, observation, seed, [covered, *self._remarks, *notes], **facts)
 
 
 def assemble(
-    method: Method, parts: Sequence[Outcome], structure: Structure, seed: int, notes: Sequence[str] = (), **facts: Any
+    method: Method,
+    parts: Sequence[Outcome],
+    observation: Observation,
+    seed: int,
+    notes: Sequence[str] = (),
+    **facts: Any,
 ) -> Result:
     """The result of all batches: arrays one after the other, the least fortunate status, every remark once.
 
     Args:
         method: The method that was run.
         parts: Outcomes of the batches in order.
-        structure: The shape of the outputs.
+        observation: What was asked of the passes.
         seed: The seed.
         notes: Further remarks.
         **facts: Further metadata.
@@ -134,6 +142,7 @@ def assemble(
         The result.
     """
     found = [part.estimates for part in parts]
+    structure: Structure = observation.main
     arrays = {name: _joined(structure, [getattr(f, name) for f in found]) for name in _FIELDS}
     reliable = [_reliable(found, moment) for moment in ("mean", "variance")]
     levels, remark = _levels(structure, [f.levels for f in found])
@@ -141,7 +150,7 @@ def assemble(
     order = list(Status)
     return Result(
         **arrays,
-        cost=max(f.cost for f in found),
+        cost=max(f.cost for f in found) + observation.cost,
         levels=levels,
         status=max((part.status for part in parts), key=order.index),
         method=method.name,
@@ -151,7 +160,31 @@ def assemble(
         structure=structure,
         mean_reliable=structure.unflatten(reliable[0]),
         variance_reliable=structure.unflatten(reliable[1]),
+        quantities=_quantities(observation, found),
     )
+
+
+def _quantities(observation: Observation, found: Sequence[Estimates]) -> dict[str, QuantityEstimate]:
+    """Everything that was asked beside mean and variance, of all batches."""
+    if not observation.questions:
+        return {}
+    answers = [observation.answers(f.groups, f.mean, _reliable([f], "mean")) for f in found if f.groups is not None]
+    return {name: _one_after_the_other([answer[name] for answer in answers]) for name in answers[0]}
+
+
+def _one_after_the_other(parts: Sequence[QuantityEstimate]) -> QuantityEstimate:
+    names = ("value", "stderr", "reliable", "confidence", "settled")
+    columns = ([getattr(part, name) for part in parts] for name in names)
+    return QuantityEstimate(*(None if c[0] is None else _concatenated(c) for c in columns))
+
+
+def _concatenated(values: Sequence[Any]) -> Any:
+    """Arrays, or structures of them, one after the other."""
+    if isinstance(values[0], dict):
+        return {key: _concatenated([value[key] for value in values]) for key in values[0]}
+    if isinstance(values[0], tuple):
+        return tuple(_concatenated(column) for column in zip(*values, strict=True))
+    return np.concatenate(values)
 
 
 def _reliable(found: Sequence[Estimates], moment: str) -> NDArray[np.bool_]:

@@ -43,6 +43,7 @@ def of_run(sampler: DropoutSampler, method: MethodSpec, seed: int) -> dict[str, 
         "method": method.name,
         "method's settings": method.describe(),
         "masks": sampler.masks,
+        "quantities": sampler.questions.describe(),
         "choice of dropout sites": [_plain(sampler.include), _plain(sampler.exclude), _plain(sampler.rates)],
         "model's parameters": of_model(sampler.model),
     }

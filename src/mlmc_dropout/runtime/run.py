@@ -11,8 +11,7 @@ import numpy as np
 
 from mlmc_dropout.errors import CheckpointError, InputError, MLMCDropoutError
 from mlmc_dropout.methods.base import BoundMethod, Estimates, Method, State, Task
-from mlmc_dropout.methods.states import merge_states, to_blocks
-from mlmc_dropout.moments import MomentBlock
+from mlmc_dropout.methods.states import Block, merge_states, to_blocks
 from mlmc_dropout.result import Status
 from mlmc_dropout.runtime.rounding import at_precision, limits
 from mlmc_dropout.sampling.source import Source
@@ -43,7 +42,7 @@ class Progress:
     stage: Any = None
 
     def saved(self) -> SavedProgress:
-        """The same as plain data and moment blocks."""
+        """The same as plain data and blocks."""
         return SavedProgress(to_blocks(self.state), self.done, self.spend, self.merged, self.stage)
 
 
@@ -52,14 +51,14 @@ class SavedProgress:
     """Progress as a file holds it: without the type of the method's state.
 
     Attributes:
-        blocks: The moment blocks of the state, by path; empty before the first task.
+        blocks: The blocks of the state, by path; empty before the first task.
         done: As in :class:`Progress`.
         spend: As in :class:`Progress`.
         merged: As in :class:`Progress`.
         stage: As in :class:`Progress`.
     """
 
-    blocks: Mapping[str, MomentBlock]
+    blocks: Mapping[str, Block]
     done: Mapping[str, int]
     spend: float
     merged: int = 0
@@ -109,10 +108,11 @@ class Run:
 
     def _resume(self, saved: SavedProgress) -> None:
         """Go on from saved progress; a file may hold anything, and what does not fit is refused."""
-        shape = self.source.batch.rows, self.source.program.structure.width
+        rows, seen = self.source.batch.rows, self.source.observation
+        shapes = {(rows, width) for width in (seen.main.width, seen.width, seen.squared().width)}
         try:
-            if any(block.mean.shape != shape for block in saved.blocks.values()):
-                raise ValueError(f"outputs of another shape than {shape}")
+            if any(block.mean.shape not in shapes for block in saved.blocks.values()):
+                raise ValueError(f"outputs of another shape than {(rows, seen.main.width)}")
             state = self.bound.read_state(saved.blocks) if saved.blocks else None
             self.progress = Progress(state, saved.done, saved.spend, saved.merged, saved.stage)
             if not saved.spend and not self.bound.has_estimates(state):

@@ -15,7 +15,7 @@ from torch import Tensor
 from mlmc_dropout.errors import InputError, ModelError
 from mlmc_dropout.sampling.inputs import abbreviate
 
-__all__ = ["Structure", "Transform", "as_transform", "non_finite_message"]
+__all__ = ["Structure", "Transform", "as_transform", "composed", "non_finite_message"]
 
 Transform = Callable[[Any], Any] | Literal["softmax", "sigmoid"]
 
@@ -47,6 +47,32 @@ def as_transform(transform: Transform | None) -> Callable[[Any], Any] | None:
     if transform is not None and not callable(transform):
         raise InputError(f"transform is a function of the model's output, or softmax or sigmoid: got {transform!r}")
     return transform
+
+
+def composed(first: Callable[[Any], Any] | None, then: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+    """One function after the other.
+
+    Args:
+        first: Applied first; ``None`` changes nothing.
+        then: Applied to what it returns; ``None`` changes nothing.
+
+    Returns:
+        The function, or ``None``.
+    """
+    if first is None or then is None:
+        return first or then
+    return _Composed(first, then)
+
+
+@dataclass(frozen=True, slots=True)
+class _Composed:
+    """A function that worker processes can be sent, if its parts can."""
+
+    first: Callable[[Any], Any]
+    then: Callable[[Any], Any]
+
+    def __call__(self, output: Any) -> Any:
+        return self.then(self.first(output))
 
 
 def _softmax(output: Tensor) -> Tensor:  # named functions: worker processes look them up

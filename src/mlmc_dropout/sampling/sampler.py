@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from mlmc_dropout.errors import InputError, ModelError, add_note_once
+from mlmc_dropout.quantities.questions import Questions
 from mlmc_dropout.sampling.batching import Program, arrange, run_masks, select_batching
 from mlmc_dropout.sampling.census import take_census
 from mlmc_dropout.sampling.dtypes import in_fitting_types
@@ -26,7 +27,7 @@ from mlmc_dropout.sampling.isolation import Isolated
 from mlmc_dropout.sampling.keeping import Preparation, give_back, kind_of, lend, snapshot_of
 from mlmc_dropout.sampling.masks import bernoulli, derive, latin_hypercube, numbers, pass_keys, stratified_numbers
 from mlmc_dropout.sampling.memory import keep_freed_memory
-from mlmc_dropout.sampling.outputs import Structure, Transform, as_transform
+from mlmc_dropout.sampling.outputs import Structure, Transform, as_transform, composed
 from mlmc_dropout.sampling.recording import hearing_warnings, warn
 from mlmc_dropout.sampling.signature import Signature, check_model
 from mlmc_dropout.sampling.sites import Site, select_sites
@@ -36,6 +37,7 @@ __all__ = ["DEFAULT_MEMORY_LIMIT", "ROWS_TOGETHER", "DropoutSampler", "FallbackW
 
 MaskMode = Literal["independent", "shared"]
 
+NOTHING_ELSE = Questions()  # than mean and variance
 DEFAULT_MEMORY_LIMIT = 1 << 29
 ROWS_TOGETHER = 16  # linear maps need no copy for chunks of such multiples (see interception)
 DRAW_SET = 1 << 22  # bytes of masks drawn at once: fewer at a time would take more calls
@@ -57,6 +59,7 @@ class DropoutSampler:
         rates: Dropout rate that replaces that of the model: a number, or a mapping from pattern to rate.
         transform: Function applied to the output of each pass, or ``"softmax"`` or ``"sigmoid"``.
         memory_limit: Bytes that a chunk of passes may need; 512 MiB by default.
+        questions: What estimates ask of the passes; :meth:`sample` does not depend on it.
 
     Raises:
         InputError: If an argument has an invalid value.
@@ -81,6 +84,7 @@ class DropoutSampler:
         rates: float | Mapping[str, float] | None = None,
         transform: Transform | None = None,
         memory_limit: int = DEFAULT_MEMORY_LIMIT,
+        questions: Questions = NOTHING_ELSE,
     ) -> None:
         if masks not in ("independent", "shared"):
             raise InputError(f"unknown masks {masks!r}; use 'independent' or 'shared'")
@@ -92,7 +96,8 @@ class DropoutSampler:
         self.model = model
         self.masks: MaskMode = masks
         self.include, self.exclude, self.rates = include, exclude, rates
-        self.transform = as_transform(transform)
+        self.questions = questions
+        self.transform = composed(as_transform(transform), questions.carries)
         self.memory_limit = int(memory_limit)
         self._warned = False
         self._in_use: list[Preparation] = []

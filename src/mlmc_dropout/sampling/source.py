@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mlmc_dropout.errors import NonFiniteOutputError, add_note_once
+from mlmc_dropout.groups import GROUPS, GROUPS_OF_WIDE
+from mlmc_dropout.quantities.quantile import LOCATION_PASSES, locate
+from mlmc_dropout.quantities.questions import Observation
+from mlmc_dropout.sampling import streams
 from mlmc_dropout.sampling.inputs import Batch, even_parts
 from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.memory import WORKING_SET, return_freed_memory
@@ -41,6 +45,8 @@ class Source:
         seed: Seed of the run.
         first_row: Number of the first row of the batch among all inputs.
         chunk: Passes to run at once; ``None``: as many as memory and caches allow.
+        observation: What is asked of the passes.
+        locations: Centres and scales of the outputs, (2, rows, main width), where quantiles are asked.
     """
 
     sampler: DropoutSampler
@@ -49,6 +55,59 @@ class Source:
     seed: int
     first_row: int = 0
     chunk: int | None = None
+    observation: Observation = field(default=None)  # type: ignore[assignment]  # follows from the sampler's questions
+    locations: Array | None = None
+
+    def __post_init__(self) -> None:
+        if cast(Observation | None, self.observation) is None:
+            observation = self.sampler.questions.observation(self.program.structure)
+            object.__setattr__(self, "observation", observation)
+            if self.sampler.questions.need_locations:
+                main, _ = self.observe(self.passes(streams.LOCATION, range(1), range(LOCATION_PASSES))[:, 0], False)
+                object.__setattr__(self, "locations", locate(main))
+
+    def observe(self, values: Array, features: bool = True) -> tuple[Array, Array | None]:
+        """Read outputs as what is asked of them.
+
+        Args:
+            values: Outputs of passes, (passes, rows, width).
+            features: Whether features are wanted, too.
+
+        Returns:
+            What mean and variance are taken of, (passes, rows, main width), and features, (passes, rows, features), or
+            ``None`` where nothing else is asked.
+        """
+        if self.observation.plain:
+            return values, None
+        asked = self.observation if features else replace(self.observation, questions=())
+        locations = None if self.locations is None else torch.from_numpy(self.locations)
+        main, found = asked.observe(torch.from_numpy(np.ascontiguousarray(values)), locations)
+        return main.numpy(), None if found is None else found.numpy()
+
+    def of_rows(self, rows: slice) -> Source:
+        """The passes of some neighbouring rows.
+
+        Args:
+            rows: Which rows of the batch.
+
+        Returns:
+            Their source.
+        """
+        locations = None if self.locations is None else self.locations[:, rows]
+        first_row = self.first_row + rows.start
+        return replace(self, batch=self.batch[rows], first_row=first_row, locations=locations)
+
+    @property
+    def groups(self) -> int:
+        """Groups of passes whose features are kept apart."""
+        return GROUPS_OF_WIDE if self.wide else GROUPS
+
+    @property
+    def _numbers(self) -> int:
+        """Numbers of a pass and row that a task holds."""
+        seen = self.observation
+        extra = 0 if seen.plain else seen.main.width + seen.width
+        return self.program.structure.width + int(extra)
 
     def passes(self, stream: int, replicates: Sequence[int] | range, indices: Sequence[int] | range) -> Array:
         """Run passes, one for each pair of index and replicate.
@@ -84,7 +143,7 @@ class Source:
     def wide(self) -> bool:
         """Whether the passes of a task are too many numbers to be held, by the shape of the outputs alone."""
         rows = 1 if self.program.rows_split else self.batch.rows
-        return rows * self.program.structure.width > WIDE
+        return rows * self._numbers > WIDE
 
     def chunks(self, stream: int, indices: range) -> Iterator[NDArray[Any]]:
         """Run passes of the first replicate, as many at a time as fit the memory limit.
@@ -146,12 +205,12 @@ class Source:
         """
         rows, limit = self.batch.rows, self.sampler.memory_limit
         if self.program.rows_split:
-            width, masks = self.program.structure.width, self.sampler.mask_bytes_per_row(self.program)
+            width, masks = self._numbers, self.sampler.mask_bytes_per_row(self.program)
             held = _SUMS * 8 * width if self.wide else _COPIES * BLOCK * (masks + 8 * width)
             rows = self.program.footprint.rows_at_once(rows, limit, passes)
             rows = min(rows, max(1, int(limit / 2 / held)))
         for start, stop in even_parts(self.batch.rows, rows):
-            yield slice(start, stop), replace(self, batch=self.batch[start:stop], first_row=self.first_row + start)
+            yield slice(start, stop), self.of_rows(slice(start, stop))
 
     def design_chunks(self, keys: Tensor, passes: int) -> Iterator[list[Tensor | None]]:
         """Draw the masks of stratified designs, in chunks that fit the memory limit.

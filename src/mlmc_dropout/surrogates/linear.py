@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from mlmc_dropout.sampling.inputs import Batch
 from mlmc_dropout.sampling.sampler import DropoutSampler, Program
@@ -32,9 +33,11 @@ __all__ = [
     "expansion_of",
     "has_derivatives",
     "linearise",
+    "pass_operations",
     "supported",
 ]
 
+_ROWS_COUNTED = 16  # linear maps compute so many rows at least (see sampling.interception)
 PASSES_OF_A_GRADIENT = 4  # memory of a pass that keeps what its backward pass needs, in passes
 
 
@@ -50,6 +53,7 @@ class Linearisation:
         in_outputs: Per site, derivatives with respect to the site's output, (rows, width, units) or ``None``.
         affine: Per site, bool (width,): whether only linear operations lie between the site and an output.
         cost: Cost of the derivatives in passes.
+        at_mean: The outputs at the mean mask, (rows, width).
     """
 
     rows: int
@@ -58,6 +62,7 @@ class Linearisation:
     in_outputs: tuple[Tensor | None, ...]
     affine: tuple[Tensor | None, ...]
     cost: float
+    at_mean: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +253,7 @@ def linearise(sampler: DropoutSampler, program: Program, batch: Batch) -> Linear
     facts = program.facts
     if "affine" not in facts:
         facts["affine"] = tuple(probe.affine_outputs(site) for site in program.sites)
-    return Linearisation(batch.rows, sampler.device, in_masks, in_outputs, facts["affine"], cost)
+    return Linearisation(batch.rows, sampler.device, in_masks, in_outputs, facts["affine"], cost, probe.value)
 
 
 def derivative_cost(sampler: DropoutSampler, program: Program, batch: Batch) -> float:
@@ -270,6 +275,25 @@ def derivative_cost(sampler: DropoutSampler, program: Program, batch: Batch) -> 
             probe = _MeanPass(sampler, program, batch[:1].map(torch.clone, 1))
             program.facts["cost"] = count_cost(probe.outputs, probe.wanted, range(program.structure.width))
     return float(program.facts["cost"])
+
+
+def pass_operations(sampler: DropoutSampler, program: Program, batch: Batch) -> float:
+    """Floating-point operations of a pass of one row, as far as torch counts them; counted once for a model.
+
+    Args:
+        sampler: The sampler of the model.
+        program: The prepared model.
+        batch: The inputs.
+
+    Returns:
+        The number; 0 if none of the model's operations is counted.
+    """
+    if "operations" not in program.facts:
+        counter, first = FlopCounterMode(display=False), [0] * _ROWS_COUNTED
+        with torch.no_grad(), counter:
+            _MeanPass(sampler, program, batch.map(lambda t: t[first], _ROWS_COUNTED)).outputs()
+        program.facts["operations"] = counter.get_total_flops() / _ROWS_COUNTED
+    return float(program.facts["operations"])
 
 
 _NO_OFFSET = ("feature", "bernoulli", "path")  # masks of whole channels, and those that the model itself applies
@@ -295,6 +319,7 @@ class _MeanPass:
             if not s.kind.startswith(_NO_OFFSET)
         }
         self._leaves: tuple[Tensor, ...] = ()
+        self.value = torch.empty(0)
 
     @property
     def wanted(self) -> list[Tensor]:
@@ -306,7 +331,9 @@ class _MeanPass:
         with SiteProbe(self._program.sites, self._masks, self.offsets):
             out = self._sampler.call(self._program.model, self._batch.map(torch.clone, self._batch.rows))
         self._leaves = tuple(self._program.structure.leaves(out))
-        return self._program.structure.flatten(out)
+        flat = self._program.structure.flatten(out)
+        self.value = flat.detach()
+        return flat
 
     def affine_outputs(self, site: Site) -> Tensor | None:
         """Which outputs only linear operations connect with the site, bool (width,)."""

@@ -7,20 +7,24 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mlmc_dropout import theory
+from mlmc_dropout.groups import GroupBlock
 from mlmc_dropout.methods.base import Estimates, Task, blocks
 from mlmc_dropout.methods.mlmc.adaptive import Adaptive, next_fidelity
 from mlmc_dropout.methods.mlmc.allocation import allocate, averaged, least_counts
 from mlmc_dropout.methods.mlmc.coupling import Prefix, prefix_estimates
 from mlmc_dropout.methods.mlmc.ladder import Ladder
 from mlmc_dropout.methods.mlmc.summary import COST_MODELS, Levels, LevelState, MLMCState, Summary
-from mlmc_dropout.methods.states import from_blocks, states_beside
+from mlmc_dropout.methods.states import Block, from_blocks, states_beside
 from mlmc_dropout.moments import MomentBlock, Moments
 from mlmc_dropout.sampling.source import BLOCK, Source
 from mlmc_dropout.stopping.goal import PILOT, Goal
 
 __all__ = ["MLMC", "BoundMLMC", "coupled_prefixes"]
+
+Array = NDArray[np.float64]
 
 PILOT_REPLICATES = 16  # per level, for the pilot that a new level of a growing ladder gets
 
@@ -232,9 +236,12 @@ class BoundMLMC:
 
     def _run_rows(self, source: Source, task: Task) -> MLMCState:
         states: list[LevelState | None] = [None] * (task.depth + 1)
+        width = source.observation.main.width
         for level, coarse, fine in coupled_prefixes(source, self.method, task):
             dY, dV = (fine.Y, fine.V) if coarse is None else (fine.Y - coarse.Y, fine.V - coarse.V)
-            states[level] = LevelState(*map(MomentBlock.of, (dY, dV, fine.Y, fine.V)))
+            features = GroupBlock.of(dY[..., width:], task.first, source.groups) if dY.shape[-1] > width else None
+            of_dY, of_dV, of_Y, of_V = (MomentBlock.of(v[..., :width]) for v in (dY, dV, fine.Y, fine.V))
+            states[level] = LevelState(of_dY, of_dV, of_Y, of_V, features)
         return MLMCState(tuple(states))
 
     # ------------------------------------------------------------------------------ states
@@ -255,7 +262,7 @@ class BoundMLMC:
         """
         return min(level.dY.count for level in state.present)
 
-    def read_state(self, blocks: Mapping[str, MomentBlock]) -> MLMCState:
+    def read_state(self, blocks: Mapping[str, Block]) -> MLMCState:
         """A state from its saved blocks.
 
         Args:
@@ -314,14 +321,14 @@ def coupled_prefixes(source: Source, method: MLMC, task: Task) -> Iterator[tuple
         task: Some replicates.
 
     Yields:
-        Estimates (replicates, rows, width).
+        Estimates (replicates, rows, width), those of features beside those of the main numbers.
     """
     fidelities = method.ladder.fidelities[: task.depth + 1]
     replicates = range(task.first, task.first + task.count)
 
     def prefixes(start: int, lengths: Sequence[int]) -> list[Prefix]:
         chunks = (
-            source.passes(task.stream, replicates, range(start + a, start + a + n))
+            _observed(source, source.passes(task.stream, replicates, range(start + a, start + a + n)))
             for low, high in zip((0, *lengths), lengths, strict=False)
             for a, n in blocks(low, high - low, BLOCK)
         )
@@ -335,6 +342,15 @@ def coupled_prefixes(source: Source, method: MLMC, task: Task) -> Iterator[tuple
     found = prefixes(0, fidelities)
     for level in task.levels:
         yield level, found[level - 1] if level else None, found[level]
+
+
+def _observed(source: Source, values: Array) -> Array:
+    """Passes (passes, replicates, rows, width) as what is asked of them: the main numbers, then features."""
+    if source.observation.plain:
+        return values
+    main, features = source.observe(values.reshape(-1, *values.shape[2:]))
+    both = main if features is None else np.concatenate([main, features], axis=-1)
+    return both.reshape(*values.shape[:2], *both.shape[1:])
 
 
 def _plain(moments: Moments | str | None) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlmc_dropout import theory
+from mlmc_dropout.groups import GroupBlock
 from mlmc_dropout.methods.base import Estimates, LevelEstimate
 from mlmc_dropout.methods.tails import Trust, trust
 from mlmc_dropout.moments import MomentBlock
@@ -45,12 +46,14 @@ class LevelState:
         dV: Increments of V; V itself at level 0.
         Y: Fine means.
         V: Fine sample variances.
+        features: Increments of features in groups, if any are asked.
     """
 
     dY: MomentBlock
     dV: MomentBlock
     Y: MomentBlock
     V: MomentBlock
+    features: GroupBlock | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,7 @@ class Summary:
             tuple(self._notes(dY)),
             # The mean of V is what estimates the variance.
             trust=Trust(trust(dY[0]).mean, trust(dV[0], are_outputs=False).mean),
+            groups=self._groups(),
         )
 
     def of_the_mean(self) -> Estimates:
@@ -133,7 +137,18 @@ class Summary:
             tuple(self._level(number) for number in range(len(levels))),
             (_MEAN_ONLY,),
             trust=Trust(trust(first).mean, trust(first).mean),
+            groups=self._groups(),
         )
+
+    def _groups(self) -> GroupBlock | None:
+        """Telescoping sums of features, group by group; so many groups that every level has replicates of each."""
+        parts = [level.features for level in self.states if level.features is not None]
+        if not parts:
+            return None
+        while len(parts[0].counts) > 1 and any((part.counts == 0).any() for part in parts):
+            parts = [part.coarser() for part in parts]
+        passes = round(self.passes) // len(parts[0].counts)
+        return GroupBlock(np.full(len(parts[0].counts), passes), np.sum([part.means for part in parts], axis=0))
 
     def _level(self, number: int) -> LevelEstimate:
         level, fidelities = self.states[number], self.fidelities
