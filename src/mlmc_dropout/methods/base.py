@@ -27,12 +27,14 @@ __all__ = [
     "MethodSpec",
     "NoRefinement",
     "OneStage",
+    "Rows",
     "State",
     "Task",
     "blocks",
 ]
 
 Array = NDArray[np.float64]
+Rows = NDArray[np.integer[Any]]
 
 State = Any  # of the method's own type: a frozen value of moment blocks (see ``states``)
 
@@ -237,6 +239,16 @@ class BoundMethod(Protocol):
             KeyError: If blocks are missing.
         """
 
+    def select(self, rows: Rows) -> BoundMethod:
+        """The method made ready for some of the rows, from what was computed for all of them.
+
+        Args:
+            rows: Places of the rows in the batch, in ascending order.
+
+        Returns:
+            The method for these rows; itself, if it holds nothing that belongs to rows.
+        """
+
     def refined(self, estimates: Estimates) -> tuple[Method, float] | None:
         """The next stage of a method that grows.
 
@@ -276,7 +288,7 @@ class OneStage:
 
 
 class NoRefinement:
-    """For bound methods that stay as they are, with tasks that weigh as much as they have samples."""
+    """For bound methods that stay as they are for all rows, with tasks that weigh as much as they have samples."""
 
     __slots__ = ()
 
@@ -292,6 +304,17 @@ class NoRefinement:
             task: A task.
         """
         return float(task.count)
+
+    def select(self, rows: Rows) -> Self:
+        """Nothing belongs to rows.
+
+        Args:
+            rows: Places of the rows in the batch.
+
+        Returns:
+            Itself.
+        """
+        return self
 
     def refined(self, estimates: Estimates) -> None:
         """Nothing to refine.

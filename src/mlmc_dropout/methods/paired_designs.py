@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mlmc_dropout.methods.base import Estimates, LevelEstimate, Method, NoRefinement, Task, blocks
+from mlmc_dropout.methods.base import Estimates, LevelEstimate, Method, NoRefinement, Rows, Task, blocks
 from mlmc_dropout.methods.designs import DesignState, Summary, fold_designs, state_of_designs, summary
 from mlmc_dropout.methods.states import from_blocks, states_beside
 from mlmc_dropout.methods.tails import Trust, student_factor, trust, widened_for_tails
@@ -74,7 +75,52 @@ class PreparedRows:
         Returns:
             The part of it.
         """
-        return replace(source, batch=source.batch[self.rows], first_row=source.first_row + self.rows.start)
+        return source.part(self.rows)
+
+    def select(self, rows: Rows, start: int) -> PreparedRows:
+        """What was computed for some of these rows.
+
+        Args:
+            rows: Places among these rows.
+            start: Place of the first of them in the batch that is made of the rows selected.
+
+        Returns:
+            The same of these rows; nothing is computed again.
+        """
+        places = torch.from_numpy(np.asarray(rows, dtype=np.int64))
+        return replace(
+            self,
+            rows=slice(start, start + len(rows)),
+            heads=tuple(head.select(places.to(head.jacobian.device)) for head in self.heads),
+            surrogate=None
+            if self.surrogate is None
+            else self.surrogate.select(places.to(self.surrogate.variance.device)),
+        )
+
+    def joins(self, other: PreparedRows) -> bool:
+        """Whether the rows after these can be computed together with them.
+
+        Args:
+            other: What was computed for the rows after these.
+        """
+        heads = [head.site.index for head in self.heads] == [head.site.index for head in other.heads]
+        return heads and type(self.surrogate) is type(other.surrogate) and self.without_heads == other.without_heads
+
+    def joined(self, other: PreparedRows) -> PreparedRows:
+        """What was computed for these rows and for those after them, as one part.
+
+        Args:
+            other: What was computed for the rows after these.
+
+        Returns:
+            The joint part.
+        """
+        pairs = zip(self.heads, other.heads, strict=True)
+        heads = tuple(Head(a.site, torch.cat([a.jacobian, b.jacobian])) for a, b in pairs)
+        surrogate = self.surrogate
+        if surrogate is not None:
+            surrogate = type(surrogate).beside([surrogate, other.surrogate])  # type: ignore[list-item]
+        return replace(self, rows=slice(self.rows.start, other.rows.stop), heads=heads, surrogate=surrogate)
 
     def outputs(self, source: Source, masks: Sequence[Tensor | None]) -> Tensor:
         """Passes as they are.
@@ -149,6 +195,28 @@ class BoundDesigns(NoRefinement):
         """A few pairs of designs, or passes, and what preparing them cost."""
         least = MIN_PASSES if self.passes == 1 else 2 * MIN_PAIRS * self.passes
         return least + int(np.ceil(self.overhead))
+
+    def select(self, rows: Rows) -> BoundDesigns:
+        """The method for some of the rows; parts that have become small are computed together.
+
+        Args:
+            rows: Places of the rows in the batch, in ascending order.
+
+        Returns:
+            The method for these rows.
+        """
+        most = max(part.rows.stop - part.rows.start for part in self.parts)
+        edges = np.searchsorted(rows, [part.rows.start for part in self.parts] + [self.parts[-1].rows.stop])
+        parts: list[PreparedRows] = []
+        for part, (start, stop) in zip(self.parts, pairwise(edges.tolist()), strict=True):
+            if start == stop:
+                continue
+            new = part.select(rows[start:stop] - part.rows.start, start)
+            alone = stop - start == 1 or (parts and parts[-1].rows.stop - parts[-1].rows.start == 1)
+            if parts and parts[-1].joins(new) and (alone or stop - parts[-1].rows.start <= most):
+                new = parts.pop().joined(new)
+            parts.append(new)
+        return replace(self, parts=tuple(parts))
 
     def extend(self, done: Mapping[str, int], budget: float) -> tuple[list[Task], dict[str, int]]:
         """Plan the next designs: whole pairs where there will be more, and one more if that is what is left.

@@ -41,6 +41,7 @@ class Source:
         seed: Seed of the run.
         first_row: Number of the first row of the batch among all inputs.
         chunk: Passes to run at once; ``None``: as many as memory and caches allow.
+        numbers: Numbers of all rows among all inputs, int64 (rows,), where these are not consecutive.
     """
 
     sampler: DropoutSampler
@@ -49,6 +50,44 @@ class Source:
     seed: int
     first_row: int = 0
     chunk: int | None = None
+    numbers: Tensor | None = None
+
+    @property
+    def row_numbers(self) -> int | Tensor:
+        """Number of the first row, or of all rows where they are not consecutive: what masks are drawn for."""
+        return self.first_row if self.numbers is None else self.numbers
+
+    def select(self, rows: NDArray[np.integer[Any]]) -> Source:
+        """The passes of some rows, with the masks that these rows have in the whole batch.
+
+        Args:
+            rows: Places of the rows in this batch, in ascending order.
+
+        Returns:
+            Their source; itself, if these are all rows.
+        """
+        if len(rows) == self.batch.rows:
+            return self
+        if int(rows[-1]) - int(rows[0]) + 1 == len(rows):
+            return self.part(slice(int(rows[0]), int(rows[-1]) + 1))
+        places = torch.from_numpy(np.asarray(rows, dtype=np.int64))
+        numbers = places + self.first_row if self.numbers is None else self.numbers[places]
+        return replace(self, batch=self.batch.take(places), first_row=int(numbers[0]), numbers=numbers)
+
+    def part(self, rows: slice) -> Source:
+        """The passes of neighbouring rows.
+
+        Args:
+            rows: Places of the rows in this batch.
+
+        Returns:
+            Their source.
+        """
+        batch = self.batch[rows]
+        if self.numbers is None:
+            return replace(self, batch=batch, first_row=self.first_row + rows.start)
+        numbers = self.numbers[rows]
+        return replace(self, batch=batch, first_row=int(numbers[0]), numbers=numbers)
 
     def passes(self, stream: int, replicates: Sequence[int] | range, indices: Sequence[int] | range) -> Array:
         """Run passes, one for each pair of index and replicate.
@@ -74,9 +113,10 @@ class Source:
         names = np.asarray(indices)[:, None], np.asarray(replicates)[None, :]
         keys = pass_keys(self.seed, stream, names[1], names[0])
         try:
-            return self.sampler.run(self.program, self.batch, keys.flatten(), self.first_row, chunk)
+            return self.sampler.run(self.program, self.batch, keys.flatten(), self.row_numbers, chunk)
         except Exception as error:
-            rows = f"rows {self.first_row} to {self.first_row + self.batch.rows - 1}"
+            first, last = (int(self._numbers()[place]) for place in (0, -1))
+            rows = f"rows {first} to {last}"
             add_note_once(error, f"in passes {min(indices)} to {max(indices)} of {rows}")
             raise
 
@@ -151,7 +191,7 @@ class Source:
             rows = self.program.footprint.rows_at_once(rows, limit, passes)
             rows = min(rows, max(1, int(limit / 2 / held)))
         for start, stop in even_parts(self.batch.rows, rows):
-            yield slice(start, stop), replace(self, batch=self.batch[start:stop], first_row=self.first_row + start)
+            yield slice(start, stop), self.part(slice(start, stop))
 
     def design_chunks(self, keys: Tensor, passes: int) -> Iterator[list[Tensor | None]]:
         """Draw the masks of stratified designs, in chunks that fit the memory limit.
@@ -165,7 +205,7 @@ class Source:
         """
         rows = self.batch.rows
         together = passes if passes > 1 else None
-        masks = [self.sampler.draw(site, keys, rows, self.first_row, together) for site in self.program.sites]
+        masks = [self.sampler.draw(site, keys, rows, self.row_numbers, together) for site in self.program.sites]
         size = self._chunk_size()
         whole = 2 * passes if passes > 1 else ROWS_TOGETHER  # pairs of designs; chunks of one size can be replayed
         if size > whole and not self.chunk:
@@ -184,5 +224,11 @@ class Source:
         """
         finite = np.isfinite(values)
         if not finite.all():
-            rows = np.flatnonzero(~finite.all(axis=(0, 2))) + self.first_row
-            raise NonFiniteOutputError(non_finite_message(values, self.first_row, self.program.structure), rows)
+            rows = self._numbers()[np.flatnonzero(~finite.all(axis=(0, 2)))]
+            raise NonFiniteOutputError(non_finite_message(values, self._numbers(), self.program.structure), rows)
+
+    def _numbers(self) -> NDArray[np.int64]:
+        """Numbers of all rows among all inputs."""
+        if self.numbers is None:
+            return np.arange(self.first_row, self.first_row + self.batch.rows)
+        return self.numbers.numpy()
