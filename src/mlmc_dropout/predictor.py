@@ -75,13 +75,14 @@ class Predictor:
             x: The inputs, as for :func:`estimate`.
 
         Returns:
-            ``mean``, ``variance``, ``mean_stderr`` and ``variance_stderr``, rows first. Where the model returns several
-            outputs, their names follow a dot, as in ``mean.logits``.
+            ``mean``, ``variance``, ``mean_stderr`` and ``variance_stderr``, rows first, and ``passes`` of every row.
+            Where the model returns several outputs, their names follow a dot, as in ``mean.logits``.
         """
         result = self(x)
         found: dict[str, Array] = {}
         for name in _FIELDS:
             found.update(_flat(name, getattr(result, name)))
+        found["passes"] = result.passes
         return found
 
     def __repr__(self) -> str:

@@ -136,12 +136,14 @@ def assemble(
     found = [part.estimates for part in parts]
     arrays = {name: _joined(structure, [getattr(f, name) for f in found]) for name in _FIELDS}
     reliable = [_reliable(found, moment) for moment in ("mean", "variance")]
+    passes = np.concatenate([_passes(part) for part in parts])
     levels, remark = _levels(structure, [f.levels for f in found])
     remarks = [note for part in parts for note in (*part.estimates.notes, part.note)]
     order = list(Status)
     return Result(
         **arrays,
-        cost=max(f.cost for f in found),
+        cost=_average(passes),
+        passes=passes,
         levels=levels,
         status=max((part.status for part in parts), key=order.index),
         method=method.name,
@@ -158,6 +160,17 @@ def _reliable(found: Sequence[Estimates], moment: str) -> NDArray[np.bool_]:
     """Where the standard errors of a moment can be believed, as a matrix of all batches."""
     parts = [np.ones(f.mean.shape, dtype=bool) if f.trust is None else getattr(f.trust, moment) for f in found]
     return np.concatenate(parts)
+
+
+def _passes(part: Outcome) -> NDArray[np.float64]:
+    """Passes of every row of a batch."""
+    return np.full(len(part.estimates.mean), float(part.estimates.cost)) if part.passes is None else part.passes
+
+
+def _average(passes: NDArray[np.float64]) -> float:
+    """Passes per input: as a whole number where they are equal and whole."""
+    average = float(passes[0] if (passes == passes[0]).all() else passes.mean())
+    return int(average) if average.is_integer() else average
 
 
 def _metadata(method: Method, facts: Mapping[str, Any]) -> dict[str, Any]:
