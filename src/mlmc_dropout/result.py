@@ -314,8 +314,8 @@ def _check_contents(header: dict[str, Any], arrays: dict[str, NDArray[Any]], str
     if len(shape) != 2 or shape[1] != structure.width:
         raise ValueError(f"a mean of shape {shape} for outputs of width {structure.width}")
     expected = {*_ARRAYS, *(f"level{i}.{name}" for i in range(len(header["levels"])) for name in LEVEL_ARRAYS)}
-    if (header["format"] == FORMAT) != ("passes" in arrays):
-        raise ValueError("passes that do not belong to the format")
+    if header["format"] == FORMAT and "passes" not in arrays:
+        raise ValueError("no passes of inputs")
     passes = arrays.get("passes", np.ones(shape[:1]))
     if passes.shape != shape[:1] or passes.dtype != np.float64 or not ((passes >= 1) & (passes < MAX_COST)).all():
         raise ValueError("passes that no input has had")

@@ -18,7 +18,7 @@ from mlmc_dropout.runtime.cohorts import Cohort, Progress, SavedCohort, SavedPro
 from mlmc_dropout.runtime.rounding import at_precision, limited_rows, limits
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import MAX_BUDGET, TRUSTED, Goal, stderr_upper_factor
-from mlmc_dropout.stopping.rows import Part, needs_of_rows, next_round, row_factors
+from mlmc_dropout.stopping.rows import Part, least_passes, needs_of_rows, next_round, row_factors
 
 __all__ = ["Outcome", "Run"]
 
@@ -83,12 +83,18 @@ class Run:
         everything = np.arange(source.batch.rows)
         self._use(method if saved is None else _at_stage(method, saved.cohort.stage), everything)
         if saved is None:
-            first = goal.pilot if method.grows else goal.first
-            cohort = Cohort(everything, stage=self.bound.stage)
-            self.progress = Progress(cohort, first(self.bound.min_cost()))
+            self.progress = Progress(Cohort(everything, stage=self.bound.stage), self._first())
             self._enter_round()
         else:
             self._resume(saved)
+
+    def _first(self) -> float:
+        """Passes before the first look; where rows may stop one by one, none does earlier."""
+        goal, least = self.goal, self.bound.min_cost()
+        if self.method.grows:
+            return goal.pilot(least)
+        rows = self.source.batch.rows
+        return goal.first(max(least, least_passes(rows)) if goal.adaptive and goal.has_tolerance else least)
 
     def _resume(self, saved: SavedProgress) -> None:
         """Go on from saved progress; a file may hold anything, and what does not fit is refused."""
@@ -360,7 +366,9 @@ class Run:
             return Outcome(found, Status.TOLERANCE_MET, passes=passes)
         if ((short <= 1) | limited).all():
             return Outcome(found, Status.PRECISION_REACHED, passes=passes)
-        return Outcome(found, Status.BUDGET_EXHAUSTED, _how_many(short, ~limited & (short > 1)), passes)
+        unmet = ~limited & (short > 1)
+        needed = float(np.mean(passes * np.where(unmet, short, 1.0)[np.argsort(np.concatenate([r for r, _ in shown]))]))
+        return Outcome(found, Status.BUDGET_EXHAUSTED, _how_many(short, unmet, needed), passes)
 
     # ------------------------------------------------------------------------ made ready
 
@@ -498,10 +506,11 @@ def _needed(found: Estimates, times: float) -> float:
     return found.overhead + (found.cost - found.overhead) * times
 
 
-def _how_many(short: Array, unmet: np.ndarray[Any, np.dtype[np.bool_]]) -> str:
+def _how_many(short: Array, unmet: np.ndarray[Any, np.dtype[np.bool_]], needed: float) -> str:
     return (
-        f"{int(unmet.sum())} of {len(unmet)} inputs have not met the tolerance; the largest standard error is "
-        f"{float(short[unmet].max()) ** 0.5:.3g} times the tolerance."
+        f"{int(unmet.sum())} of {len(unmet)} inputs have not met the tolerance. The largest standard error is "
+        f"{float(short[unmet].max()) ** 0.5:.3g} times the tolerance; meeting it would take about {needed:.3g} passes "
+        "per input."
     )
 
 

@@ -10,8 +10,8 @@ masks have not come yet looks settled while it is not. So an input stops by uppe
 - a mask pattern that has not come up in n passes has a probability of at most 3/n or so. If it can move an output by
   R, twice the largest standard deviation that any input shows, it hides an error of up to 3 R/n: standard errors are
   at least ``UNSEEN`` R/n,
-- nothing stops before ``LEAST`` passes, and ``PER_DOUBLING`` more for every doubling of the number of inputs: the more
-  there are, the more of them are lucky.
+- nothing stops before about ``LEAST`` passes, and ``PER_DOUBLING`` more for every doubling of the number of inputs: the
+  more there are, the more of them are lucky.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ __all__ = ["Part", "RowEstimates", "least_passes", "needs_of_rows", "next_round"
 Array = NDArray[np.float64]
 
 LEAST, PER_DOUBLING = 256, 32
+ABOUT = 0.9  # a round may end before it has spent everything
 ERROR_RATE = 0.1
 UNTRUSTED = 4.0  # for squared standard errors
 UNSEEN = 1.6  # 1.96 of it is the 95 % limit 3/n for the probability of what did not come up in n passes
@@ -183,8 +184,8 @@ def _ratios(goal: Goal, part: Part, scales: tuple[Any, Any]) -> list[tuple[Array
 
 
 def _needs(goal: Goal, part: Part, scales: tuple[Any, Any], spread: Array, least: float) -> Array:
-    found, passes = part.estimates, part.passes
-    needs = np.full(len(part), least / passes)
+    found = part.estimates
+    needs = np.full(len(part), ABOUT * least / found.cost)
     hidden = unseen(found, spread)
     for ratio, moment in _ratios(goal, part, scales):
         trusted = np.ones_like(ratio, dtype=bool) if found.trust is None else getattr(found.trust, moment)
