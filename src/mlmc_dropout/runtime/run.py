@@ -296,13 +296,14 @@ class Run:
         cohort = standing.cohort
         if not going.any():
             return 0.0
-        if going.sum() == 1 and len(going) > 1:  # some models squeeze the outputs of a single row
-            going = going | (need >= np.partition(np.where(going, -np.inf, need), -1)[-1])
+        wanted = next_round(self.goal, need[going], standing)
+        if going.sum() == 1 and len(going) > 1:  # some models squeeze the outputs of a single row: one more goes on
+            going = going | (np.arange(len(going)) == np.argmax(np.where(going, -np.inf, need)))
         ready = self._ready_for(cohort)
         left = self._left(int(going.sum()))
         if left < max(ready.bound.min_cost() - standing.estimates.overhead, 1.0):
             return 0.0
-        spend = min(next_round(need[going], standing), left)
+        spend = min(wanted, left)
         chosen, rest = cohort.split(going) if not going.all() else (cohort, None)
         everybody = (self.progress.cohort, *self.progress.others)
         others = tuple(each for each in everybody if each is not cohort)

@@ -126,17 +126,19 @@ def row_factors(goal: Goal, part: Part, parts: Sequence[Part]) -> Array:
     return np.asarray(np.max(largest, axis=0))
 
 
-def next_round(needs: Array, part: Part) -> float:
+def next_round(goal: Goal, needs: Array, part: Part) -> float:
     """Passes to spend next on inputs that go on.
 
     Args:
+        goal: When to stop.
         needs: How many times as many passes each of them needs.
         part: What is known of them.
 
     Returns:
         Passes per input that settle a good part of them, within limits of growth.
     """
-    wanted = float(np.quantile(needs, SETTLING, method="inverted_cdf"))
+    share = SETTLING if goal.has_tolerance else SETTLING / 2  # too many passes would be those of other inputs
+    wanted = float(np.quantile(needs, share, method="inverted_cdf"))
     growth = wanted * (STEP_SHARE if wanted > 2 else 1.0)
     most = min(1.0 + max(part.samples, 2.0) / TRUSTED, MAX_GROWTH)
     return float(min(part.passes * (min(max(growth, MIN_STEP), most) - 1.0), MAX_ROUND))
