@@ -18,7 +18,7 @@ from mlmc_dropout.runtime.cohorts import Cohort, Progress, SavedCohort, SavedPro
 from mlmc_dropout.runtime.rounding import at_precision, limited_rows, limits
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import MAX_BUDGET, TRUSTED, Goal, stderr_upper_factor
-from mlmc_dropout.stopping.rows import Part, least_passes, needs_of_rows, next_round, row_factors
+from mlmc_dropout.stopping.rows import Part, least_passes, needs_of_rows, next_round, reach_of, row_factors, with_unseen
 
 __all__ = ["Outcome", "Run"]
 
@@ -318,7 +318,14 @@ class Run:
         others = {id(cohort): cohort for cohort in self.progress.others}
         known = {key: self._standings.get(key) or self._standing(cohort) for key, cohort in others.items()}
         self._standings = known
-        return [self._standing(self.progress.cohort), *known.values()]
+        return self._allowing([self._standing(self.progress.cohort), *known.values()])
+
+    def _allowing(self, standings: Sequence[_Standing]) -> list[_Standing]:
+        """The same with an allowance for passes that did not come up, where there is a tolerance."""
+        if not self.goal.has_tolerance:
+            return list(standings)
+        reach = reach_of([each.estimates for each in standings])
+        return [replace(each, estimates=with_unseen(each.estimates, reach)) for each in standings]
 
     def _standing(self, cohort: Cohort) -> _Standing:
         bound = self._ready_for(cohort).bound
@@ -439,10 +446,11 @@ class Run:
         found = bound.summarise(cohort.state, done)
         if not (np.isfinite(found.mean_stderr).all() and np.isfinite(found.variance_stderr).all()):
             return None
-        if not progress.others:
+        if not self.goal.adaptive:
             return self._at_precision(found), None
         left = [self._standings.get(id(other)) or self._standing(other) for other in progress.others]
-        parts = [(cohort.rows, found), *((each.cohort.rows, each.estimates) for each in left)]
+        now = _Standing(found, bound.samples(cohort.state), cohort, np.zeros(len(cohort.rows), dtype=bool))
+        parts = [(each.cohort.rows, each.estimates) for each in self._allowing([now, *left])]
         return join_estimates([(rows, self._at_precision(each)) for rows, each in parts]), _passes_of_parts(parts)
 
     def passes(self) -> float:

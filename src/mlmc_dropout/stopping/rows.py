@@ -6,10 +6,11 @@ masks have not come yet looks settled while it is not. So an input stops by uppe
 - its squared standard errors are multiplied by the factor ν/χ²_ν(α), ν = 2n/(κ − 1), an upper confidence limit of a
   variance that was estimated from n samples of kurtosis κ. At the j-th look, of which each doubles the passes,
   α = ``ERROR_RATE``/(j (j + 1)): all looks together err with that probability,
-- standard errors that cannot be believed (``Trust``) count double,
 - a mask pattern that has not come up in n passes has a probability of at most 3/n or so. If it can move an output by
-  R, twice the largest standard deviation that any input shows, it hides an error of up to 3 R/n: standard errors are
-  at least ``UNSEEN`` R/n,
+  R, it hides an error of up to 3 R/n: standard errors count as at least ``UNSEEN`` R/n. Large deviations have a size of
+  R² = μ4/μ2, the largest that any input shows is taken for all,
+- where few passes carry most of a variance (``Trust``), the same is added to the standard error, and reported: with k
+  events in n passes it is R sqrt(k + ``UNSEEN``²)/n, and covers what sqrt(k) R/n does not,
 - nothing stops before about ``LEAST`` passes, and ``PER_DOUBLING`` more for every doubling of the number of inputs: the
   more there are, the more of them are lucky.
 """
@@ -17,8 +18,8 @@ masks have not come yet looks settled while it is not. So an input stops by uppe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,18 +27,26 @@ from scipy.special import gammaincinv
 
 from mlmc_dropout.stopping.goal import MAX_GROWTH, MAX_ROUND, PILOT, STEP_SHARE, TRUSTED, Estimates, Goal
 
-__all__ = ["Part", "RowEstimates", "least_passes", "needs_of_rows", "next_round", "row_factors", "unseen"]
+__all__ = [
+    "Part",
+    "RowEstimates",
+    "least_passes",
+    "needs_of_rows",
+    "next_round",
+    "reach_of",
+    "row_factors",
+    "with_unseen",
+]
 
 Array = NDArray[np.float64]
 
-LEAST, PER_DOUBLING = 256, 32
+LEAST, PER_DOUBLING = 288, 16
 ABOUT = 0.9  # a round may end before it has spent everything
 ERROR_RATE = 0.1
-UNTRUSTED = 4.0  # for squared standard errors
 UNSEEN = 1.6  # 1.96 of it is the 95 % limit 3/n for the probability of what did not come up in n passes
-MOST = 1e6  # largest factor of an upper limit
-SETTLING = 0.3  # share of the open inputs that the next round is to settle
-MIN_STEP = 1.1  # by which passes grow at least
+MOST = 16.0  # largest factor of an upper limit
+SETTLING = 0.15  # share of the open inputs that the next round is to settle
+MIN_STEP = 1.08  # by which passes grow at least
 
 
 class RowEstimates(Estimates, Protocol):
@@ -84,7 +93,7 @@ def least_passes(rows: int) -> float:
 
     Examples:
         >>> least_passes(2), least_passes(1024)
-        (288.0, 576.0)
+        (304.0, 448.0)
     """
     return LEAST + PER_DOUBLING * float(np.log2(max(rows, 1)))
 
@@ -107,8 +116,8 @@ def needs_of_rows(goal: Goal, parts: Sequence[Part]) -> list[Array]:
     rows = sum(map(len, parts))
     scales = _scales(goal, parts)
     least = least_passes(rows) if goal.budget is None else min(least_passes(rows), goal.budget)
-    spread = np.sqrt(np.maximum(np.concatenate([part.estimates.variance for part in parts]).max(axis=0), 0.0))
-    return [_needs(goal, part, scales, spread, least) for part in parts]
+    reach = reach_of([part.estimates for part in parts])
+    return [_needs(goal, part, scales, reach, least) for part in parts]
 
 
 def row_factors(goal: Goal, part: Part, parts: Sequence[Part]) -> Array:
@@ -144,17 +153,72 @@ def next_round(goal: Goal, needs: Array, part: Part) -> float:
     return float(min(part.passes * (min(max(growth, MIN_STEP), most) - 1.0), MAX_ROUND))
 
 
-def unseen(estimates: RowEstimates, spread: Array) -> Array:
-    """Standard error that passes which did not come up may hide.
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far rare passes move the outputs, (width,): the largest R = sqrt(μ4/μ2) that any input shows.
+
+    Attributes:
+        mean: Of a sample behind the mean.
+        variance: R² of a pass: what it adds to a variance.
+    """
+
+    mean: Array
+    variance: Array
+
+
+E = TypeVar("E", bound=RowEstimates)
+
+
+def reach_of(found: Sequence[RowEstimates]) -> Reach:
+    """How far rare passes move the outputs.
 
     Args:
-        estimates: Estimates of some inputs.
-        spread: Largest standard deviation of each output over all inputs, (width,).
+        found: Estimates of all inputs, in parts.
 
     Returns:
-        Standard errors of the mean, (width,).
+        The largest reach over all inputs.
     """
-    return 2 * UNSEEN * spread / max(estimates.cost - estimates.overhead, 1.0)
+    squares: list[list[Array]] = [[], []]
+    for estimates in found:
+        level = _level(estimates)
+        spread = np.maximum(np.nan_to_num(estimates.variance), 0.0)
+        kurtosis = np.full_like(spread, 3.0) if level is None else np.nan_to_num(level.kurtosis, nan=3.0)
+        sample = spread if level is None else np.nan_to_num(level.variance)
+        squares[0].append((sample * kurtosis).max(axis=0))
+        squares[1].append((spread * kurtosis).max(axis=0))
+    mean, variance = (np.asarray(np.max(each, axis=0)) for each in squares)
+    return Reach(np.sqrt(np.maximum(mean, 0.0)), np.maximum(variance, 0.0))
+
+
+def with_unseen(found: E, reach: Reach) -> E:
+    """Estimates whose standard errors allow for passes that did not come up, where few carry most of a variance.
+
+    Args:
+        found: Estimates of some inputs.
+        reach: How far rare passes move the outputs.
+
+    Returns:
+        The same with larger standard errors where they cannot be believed.
+    """
+    if found.trust is None:
+        return found
+    changes = {}
+    for name in ("mean", "variance"):
+        stderr, trusted = getattr(found, f"{name}_stderr"), getattr(found.trust, name)
+        changes[f"{name}_stderr"] = np.where(trusted, stderr, np.hypot(stderr, _unseen(found, reach, name)))
+    return replace(found, **changes)  # type: ignore[type-var]
+
+
+def _unseen(found: RowEstimates, reach: Reach, moment: str) -> Array:
+    """Standard errors that passes may hide which did not come up, (width,)."""
+    level = _level(found)
+    samples = max(found.cost - found.overhead, 1.0) if level is None else max(level.count, 1)
+    return np.asarray(UNSEEN * getattr(reach, moment) / samples)
+
+
+def _level(found: RowEstimates) -> Any:
+    """The level with most samples; ``None`` if there are no levels."""
+    return max(found.levels, key=lambda level: level.count, default=None)
 
 
 # ------------------------------------------------------------------------------------ tolerance
@@ -185,26 +249,22 @@ def _ratios(goal: Goal, part: Part, scales: tuple[Any, Any]) -> list[tuple[Array
     return ratios
 
 
-def _needs(goal: Goal, part: Part, scales: tuple[Any, Any], spread: Array, least: float) -> Array:
+def _needs(goal: Goal, part: Part, scales: tuple[Any, Any], reach: Reach, least: float) -> Array:
     found = part.estimates
     needs = np.full(len(part), ABOUT * least / found.cost)
-    hidden = unseen(found, spread)
+    tolerances = {"mean": (goal.tolerance, scales[0]), "variance": (goal.tolerance_variance, scales[1])}
     for ratio, moment in _ratios(goal, part, scales):
-        trusted = np.ones_like(ratio, dtype=bool) if found.trust is None else getattr(found.trust, moment)
-        upper = ratio * _upper_factors(part, moment) * np.where(trusted, 1.0, UNTRUSTED)
-        needs = np.maximum(needs, upper.max(axis=1))
-        if moment == "mean":
-            floor = float(np.max(hidden / (goal.tolerance * scales[0])))
-        else:
-            floor = float(np.max(2 * spread * hidden / (goal.tolerance_variance * scales[1])))
-        needs = np.maximum(needs, floor)
+        upper = ratio * _upper_factors(part, moment)
+        tolerance, scale = tolerances[moment]
+        hidden = float(np.max(_unseen(found, reach, moment) / (tolerance * scale)))
+        needs = np.maximum(needs, np.maximum(upper.max(axis=1), hidden))
     return needs
 
 
 def _upper_factors(part: Part, moment: str) -> Array:
     """Upper confidence limits of squared standard errors, relative to their estimates."""
     n = max(part.samples, 2.0)
-    level = max(part.estimates.levels, key=lambda level: level.count, default=None)
+    level = _level(part.estimates)
     kurtosis = np.full(part.estimates.mean.shape, 3.0)
     if level is not None:
         raw = np.maximum(np.nan_to_num(level.kurtosis if moment == "mean" else 1.3 * level.kurtosis_V**2, nan=3.0), 3.0)
