@@ -33,6 +33,8 @@ from mlmc_dropout.stopping.goal import Goal
 
 __all__ = ["estimate"]
 
+_EQUAL = "All inputs got the same passes: {}."
+
 
 def estimate(
     model: Callable[..., Any],
@@ -51,6 +53,7 @@ def estimate(
     tolerance_variance: float | None = None,
     relative: bool = False,
     quantile: float = 1.0,
+    effort: Literal["adaptive", "equal"] | None = None,
     transform: Transform | None = None,
     masks: Literal["independent", "shared"] = "independent",
     seed: int = 0,
@@ -68,7 +71,7 @@ def estimate(
 
     It stops at ``budget`` passes per input, at a ``tolerance``, or at whichever comes first; one has to be given.
     The arguments come in four groups: what is asked (``model`` to ``target``), when to stop (``budget`` to
-    ``quantile``), how to sample (``transform`` to ``chunk``), and where to run (``executor`` to the end).
+    ``effort``), how to sample (``transform`` to ``chunk``), and where to run (``executor`` to the end).
 
     Args:
         model: Any ``nn.Module`` or callable of tensors. It is left as it was. Passes are those of training mode with
@@ -93,11 +96,14 @@ def estimate(
             "total_variance"), ``md.Above(c)``, ``md.Quantile(q)``, or ``md.Quantity``; ``None``: all that such outputs
             have. With ``("mean",)`` a ladder of "mlmc" may start at T_0 = 1, have gaps of 1, and single replicates
             above its first level.
-        budget: Passes per input, at most.
+        budget: Passes per input, at most; their average, where inputs stop one by one.
         tolerance: A standard error of the mean that is small enough.
         tolerance_variance: The same for the variance.
         relative: Tolerances are in units of the largest absolute estimate of an output component.
         quantile: The share of all components (inputs × outputs) that must meet a tolerance.
+        effort: "adaptive": every input stops when it may, and with a budget only, passes go where they lower the
+            errors most; "equal": all inputs get the same passes. By default adaptive where there is a tolerance for
+            all components, equal otherwise and where inputs cannot be run apart.
         transform: Applied to the output of each pass before it is read: a function, "softmax" or "sigmoid".
         masks: "independent": every input has its own masks; "shared": one mask per pass for all inputs. The moments at
             each input are the same.
@@ -138,6 +144,7 @@ def estimate(
     goal = Goal(budget, tolerance, tolerance_variance, relative, quantile)
     goal = _less_locating(goal, questions)
     _check_affordable(spec, goal)
+    goal, equal_because = _with_effort(goal, effort, spec)
     sampler = DropoutSampler(
         model,
         masks,
@@ -150,11 +157,12 @@ def estimate(
     )
     checkpoints = CheckpointStore(checkpoint, checkpoint_interval, goal)
     checkpoints.identify(sampler, spec, _seed(seed))
-    runs = _runs(sampler, x, spec, goal, checkpoints, _seed(seed), _chunk(chunk))
+    remarks = [equal_because]
+    runs = _runs(sampler, x, spec, goal, checkpoints, _seed(seed), _chunk(chunk), remarks if effort else [])
     with ending_by_exception(), task_pool_for(executor, sampler) as pool, reporter_for(progress) as report:
         collector = run_all(runs, pool, checkpoints, report)
     sampler.release()
-    result = collector.result(Status.STOPPED, [checkpoints.problem or ""], asked=method)
+    result = collector.result(Status.STOPPED, [checkpoints.problem or "", *remarks], asked=method)
     assert result is not None
     return result
 
@@ -167,6 +175,7 @@ def _runs(
     checkpoints: CheckpointStore,
     seed: int,
     chunk: int | None,
+    remarks: list[str],
 ) -> Iterator[Run]:
     """A run for every batch of inputs, opened when it is its turn; the first batch decides on the method."""
     method: Method | None = None
@@ -174,10 +183,30 @@ def _runs(
     for index, batch in enumerate(sampler.batches(x)):
         batch.check_finite(row)
         source = Source(sampler, sampler.prepare(batch), batch, seed, row, chunk)
-        saved = checkpoints.resume(index, source, goal)
+        apart = source.program.rows_split and batch.rows > 1
+        own = goal if apart else replace(goal, adaptive=False)
+        if goal.adaptive and not source.program.rows_split:
+            remarks.append(_EQUAL.format("they depend on each other, or on masks of the whole batch"))
+        saved = checkpoints.resume(index, source, own)
         method = method or spec.choose(source, checkpoints.origin)
-        yield Run(index, source, method, goal, saved)
+        yield Run(index, source, method, own, saved)
         row += batch.rows
+
+
+def _with_effort(goal: Goal, effort: Any, spec: MethodSpec) -> tuple[Goal, str]:
+    """The goal with inputs that stop one by one, if they may; and why they do not, if that was asked for."""
+    if effort not in (None, "adaptive", "equal"):
+        raise InputError(f"effort is 'adaptive', 'equal' or None: got {effort!r}")
+    if effort == "equal" or (effort is None and not goal.has_tolerance):
+        return goal, ""
+    cause = ""
+    if spec.fixed_counts:
+        cause = "counts= fixes the passes"
+    elif goal.quantile < 1 and goal.has_tolerance:
+        cause = "quantile= is about all of them together"
+    if cause:
+        return goal, _EQUAL.format(cause) if effort else ""
+    return replace(goal, adaptive=True), ""
 
 
 def _mean_only(quantities: Any, tolerance_variance: Any) -> bool:

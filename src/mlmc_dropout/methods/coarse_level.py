@@ -16,7 +16,7 @@ included, is a smooth function of means over groups (``quantities.jackknife``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mlmc_dropout.groups import GroupBlock
-from mlmc_dropout.methods.base import Estimates, LevelEstimate, NoRefinement, OneStage, Task, blocks
+from mlmc_dropout.methods.base import Estimates, LevelEstimate, NoRefinement, OneStage, Rows, Task, blocks
 from mlmc_dropout.methods.designs import Joint, coefficients
-from mlmc_dropout.methods.paired_designs import PreparedRows, as_array
+from mlmc_dropout.methods.paired_designs import PreparedRows, as_array, selected
 from mlmc_dropout.methods.states import Block, from_blocks, merge_states, states_beside
 from mlmc_dropout.methods.tails import Trust, trust
 from mlmc_dropout.moments import MomentBlock
@@ -147,6 +147,43 @@ class CoarseRows:
         return cls(PreparedRows(rows, (), expansion_of(source.program, slopes)), slopes.at_mean)
 
     @property
+    def rows(self) -> slice:
+        """Which rows of the batch."""
+        return self.passes.rows
+
+    def select(self, rows: Rows, start: int) -> CoarseRows:
+        """The coarse level of some of these rows.
+
+        Args:
+            rows: Places among these rows.
+            start: Place of the first of them in the batch that is made of the rows selected.
+
+        Returns:
+            The same of these rows.
+        """
+        places = torch.from_numpy(np.asarray(rows, dtype=np.int64)).to(self.centre.device)
+        return CoarseRows(self.passes.select(rows, start), self.centre[places])
+
+    def joins(self, other: CoarseRows) -> bool:
+        """Whether the rows after these can be computed together with them.
+
+        Args:
+            other: The coarse level of the rows after these.
+        """
+        return self.passes.joins(other.passes)
+
+    def joined(self, other: CoarseRows) -> CoarseRows:
+        """The coarse level of these rows and of those after them.
+
+        Args:
+            other: The coarse level of the rows after these.
+
+        Returns:
+            The joint one.
+        """
+        return CoarseRows(self.passes.joined(other.passes), torch.cat([self.centre, other.centre]))
+
+    @property
     def expansion(self) -> Expansion:
         """G as a function of the masks."""
         assert isinstance(self.passes.surrogate, Expansion)
@@ -240,6 +277,17 @@ class BoundCoarseLevel(NoRefinement):
         """A few passes, one design of the coarse level per group, and what preparing them cost."""
         coarse = LEAST_DESIGNS * DESIGN * self.coarse_cost
         return int(np.ceil(MIN_PASSES * (1 + self.coarse_cost) + coarse + self.overhead))
+
+    def select(self, rows: Rows) -> BoundCoarseLevel:
+        """Both levels for some of the rows.
+
+        Args:
+            rows: Places of the rows in the batch, in ascending order.
+
+        Returns:
+            The method for these rows.
+        """
+        return replace(self, parts=selected(self.parts, rows))
 
     def extend(self, done: Mapping[str, int], budget: float) -> tuple[list[Task], dict[str, int]]:
         """Plan further passes, and as many coarse samples as pay beside them.

@@ -94,7 +94,7 @@ def coarse_look(source: Source, goal: Goal) -> CoarseLook:
     most = int(SHARE * budget * all_rows / (gradients + PASSES))
     looked_at = int(np.clip(most, 1, min(all_rows, MOST_ROWS)))
     spread = np.linspace(0, all_rows - 1, looked_at).round().astype(int)  # neighbours are often alike
-    found = [_row(source.of_rows(slice(row, row + 1))) for row in spread]
+    found = [_row(source.part(slice(row, row + 1))) for row in spread]
     total = {name: sum(one[name] for one in found) for name in found[0]}
     c0 = coarse_cost(source)
     ratios = [_best_ratio(total["rest" + m], total["coarse" + m], c0) for m in ("", "_V")]

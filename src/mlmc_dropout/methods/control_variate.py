@@ -125,7 +125,7 @@ class ControlVariate(OneStage):
         if samples:
             with suppress(DerivativeError):  # the linear one is there
                 quadratic, more = fit_quadratic(
-                    sampler, program, batch, samples, averaged, source.seed, source.first_row
+                    sampler, program, batch, samples, averaged, source.seed, source.row_numbers
                 )
         surrogate = quadratic or expansion_of(program, slopes, averaged)
         return PreparedRows(rows, heads, surrogate), slopes.cost + more

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import pairwise
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -23,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mlmc_dropout.groups import GroupBlock
-from mlmc_dropout.methods.base import Estimates, LevelEstimate, Method, NoRefinement, Task, blocks
+from mlmc_dropout.methods.base import Estimates, LevelEstimate, Method, NoRefinement, Rows, Task, blocks
 from mlmc_dropout.methods.designs import DesignState, Summary, fold_designs, state_of_designs, summary
 from mlmc_dropout.methods.running import running
 from mlmc_dropout.methods.states import Block, from_blocks, states_beside
@@ -38,7 +40,7 @@ from mlmc_dropout.surrogates.linear import Expansion
 from mlmc_dropout.surrogates.linear_head import Head, whole_and_reduced_passes
 from mlmc_dropout.surrogates.quadratic import Quadratic
 
-__all__ = ["BoundDesigns", "PreparedRows", "as_array", "design_length", "drops_evenly", "preparation_cost"]
+__all__ = ["BoundDesigns", "PreparedRows", "as_array", "design_length", "drops_evenly", "preparation_cost", "selected"]
 
 Array = NDArray[np.float64]
 
@@ -77,7 +79,52 @@ class PreparedRows:
         Returns:
             The part of it.
         """
-        return source.of_rows(self.rows)
+        return source.part(self.rows)
+
+    def select(self, rows: Rows, start: int) -> PreparedRows:
+        """What was computed for some of these rows.
+
+        Args:
+            rows: Places among these rows.
+            start: Place of the first of them in the batch that is made of the rows selected.
+
+        Returns:
+            The same of these rows; nothing is computed again.
+        """
+        places = torch.from_numpy(np.asarray(rows, dtype=np.int64))
+        return replace(
+            self,
+            rows=slice(start, start + len(rows)),
+            heads=tuple(head.select(places.to(head.jacobian.device)) for head in self.heads),
+            surrogate=None
+            if self.surrogate is None
+            else self.surrogate.select(places.to(self.surrogate.variance.device)),
+        )
+
+    def joins(self, other: PreparedRows) -> bool:
+        """Whether the rows after these can be computed together with them.
+
+        Args:
+            other: What was computed for the rows after these.
+        """
+        heads = [head.site.index for head in self.heads] == [head.site.index for head in other.heads]
+        return heads and type(self.surrogate) is type(other.surrogate) and self.without_heads == other.without_heads
+
+    def joined(self, other: PreparedRows) -> PreparedRows:
+        """What was computed for these rows and for those after them, as one part.
+
+        Args:
+            other: What was computed for the rows after these.
+
+        Returns:
+            The joint part.
+        """
+        pairs = zip(self.heads, other.heads, strict=True)
+        heads = tuple(Head(a.site, torch.cat([a.jacobian, b.jacobian])) for a, b in pairs)
+        surrogate = self.surrogate
+        if surrogate is not None:
+            surrogate = type(surrogate).beside([surrogate, other.surrogate])  # type: ignore[list-item]
+        return replace(self, rows=slice(self.rows.start, other.rows.stop), heads=heads, surrogate=surrogate)
 
     def outputs(self, source: Source, masks: Sequence[Tensor | None]) -> Tensor:
         """Passes as they are.
@@ -117,6 +164,50 @@ class PreparedRows:
         return found if needs_whole else [*found, found[0]]
 
 
+class _RowsPart(Protocol):
+    """What was computed for some neighbouring rows of a batch."""
+
+    @property
+    def rows(self) -> slice:
+        """Which rows."""
+
+    def select(self, rows: Rows, start: int) -> Self:
+        """The same for some of them, see :meth:`PreparedRows.select`."""
+
+    def joins(self, other: Self) -> bool:
+        """Whether the rows after these can be computed together with them."""
+
+    def joined(self, other: Self) -> Self:
+        """The same for these rows and for those after them."""
+
+
+P = TypeVar("P", bound=_RowsPart)
+
+
+def selected(parts: Sequence[P], rows: Rows) -> tuple[P, ...]:
+    """What was computed for some rows of a batch; parts that have become small are joined.
+
+    Args:
+        parts: What was computed for all rows, part by part.
+        rows: Places of the rows in the batch, in ascending order.
+
+    Returns:
+        The same for these rows.
+    """
+    most = max(part.rows.stop - part.rows.start for part in parts)
+    edges = np.searchsorted(rows, [part.rows.start for part in parts] + [parts[-1].rows.stop])
+    found: list[P] = []
+    for part, (start, stop) in zip(parts, pairwise(edges.tolist()), strict=True):
+        if start == stop:
+            continue
+        new = part.select(rows[start:stop] - part.rows.start, start)
+        alone = stop - start == 1 or (found and found[-1].rows.stop - found[-1].rows.start == 1)
+        if found and found[-1].joins(new) and (alone or stop - found[-1].rows.start <= most):
+            new = found.pop().joined(new)
+        found.append(new)
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BoundDesigns(NoRefinement):
     """Designs of T passes for one batch of inputs.
@@ -154,6 +245,17 @@ class BoundDesigns(NoRefinement):
         """A few pairs of designs, or passes, and what preparing them cost."""
         least = MIN_PASSES if self.passes == 1 else 2 * MIN_PAIRS * self.passes
         return least + int(np.ceil(self.overhead))
+
+    def select(self, rows: Rows) -> BoundDesigns:
+        """The method for some of the rows; parts that have become small are computed together.
+
+        Args:
+            rows: Places of the rows in the batch, in ascending order.
+
+        Returns:
+            The method for these rows.
+        """
+        return replace(self, parts=selected(self.parts, rows))
 
     def extend(self, done: Mapping[str, int], budget: float) -> tuple[list[Task], dict[str, int]]:
         """Plan the next designs: whole pairs where there will be more, and one more if that is what is left.

@@ -145,12 +145,14 @@ def assemble(
     structure: Structure = observation.main
     arrays = {name: _joined(structure, [getattr(f, name) for f in found]) for name in _FIELDS}
     reliable = [_reliable(found, moment) for moment in ("mean", "variance")]
+    passes = np.concatenate([_passes(part) for part in parts]) + observation.cost
     levels, remark = _levels(structure, [f.levels for f in found])
     remarks = [note for part in parts for note in (*part.estimates.notes, part.note)]
     order = list(Status)
     return Result(
         **arrays,
-        cost=max(f.cost for f in found) + observation.cost,
+        cost=_average(passes),
+        passes=passes,
         levels=levels,
         status=max((part.status for part in parts), key=order.index),
         method=method.name,
@@ -160,15 +162,13 @@ def assemble(
         structure=structure,
         mean_reliable=structure.unflatten(reliable[0]),
         variance_reliable=structure.unflatten(reliable[1]),
-        quantities=_quantities(observation, found),
+        quantities=_quantities(found),
     )
 
 
-def _quantities(observation: Observation, found: Sequence[Estimates]) -> dict[str, QuantityEstimate]:
+def _quantities(found: Sequence[Estimates]) -> dict[str, QuantityEstimate]:
     """Everything that was asked beside mean and variance, of all batches."""
-    if not observation.questions:
-        return {}
-    answers = [observation.answers(f.groups, f.mean, _reliable([f], "mean")) for f in found if f.groups is not None]
+    answers = [f.quantities or {} for f in found]
     return {name: _one_after_the_other([answer[name] for answer in answers]) for name in answers[0]}
 
 
@@ -191,6 +191,17 @@ def _reliable(found: Sequence[Estimates], moment: str) -> NDArray[np.bool_]:
     """Where the standard errors of a moment can be believed, as a matrix of all batches."""
     parts = [np.ones(f.mean.shape, dtype=bool) if f.trust is None else getattr(f.trust, moment) for f in found]
     return np.concatenate(parts)
+
+
+def _passes(part: Outcome) -> NDArray[np.float64]:
+    """Passes of every row of a batch."""
+    return np.full(len(part.estimates.mean), float(part.estimates.cost)) if part.passes is None else part.passes
+
+
+def _average(passes: NDArray[np.float64]) -> float:
+    """Passes per input: as a whole number where they are equal and whole."""
+    average = float(passes[0] if (passes == passes[0]).all() else passes.mean())
+    return int(average) if average.is_integer() else average
 
 
 def _metadata(method: Method, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -139,6 +139,17 @@ class Batch:
     def __getitem__(self, rows: slice) -> Batch:
         return self._changed(lambda t: t[rows], lambda t: t, len(range(*rows.indices(self.rows))))
 
+    def take(self, rows: Tensor) -> Batch:
+        """Some of the rows.
+
+        Args:
+            rows: Places of the rows, int64.
+
+        Returns:
+            A batch of copies of these rows; constants stay as they are.
+        """
+        return self._changed(lambda t: t[rows.to(t.device)], lambda t: t, len(rows))
+
     def describe(self) -> str:
         """Rows, types and shapes, for a message.
 

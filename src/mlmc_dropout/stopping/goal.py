@@ -16,6 +16,7 @@ __all__ = ["Estimates", "Goal", "stderr_upper_factor"]
 
 Array = NDArray[np.float64]
 
+PILOT_SHARE = 0.25  # of a budget that is to be spent where it is needed most
 PILOT = 128  # passes spent before the standard errors are first looked at
 TRUSTED = 16  # samples (passes, replicates, pairs of designs) from which a standard error is trusted
 MAX_GROWTH = 8.0  # the passes are multiplied by at most this from one round to the next
@@ -79,6 +80,7 @@ class Goal:
         relative: Whether tolerances are relative: multiplied, for each output component, by the largest absolute
             estimate over the inputs.
         quantile: Share of the components that must meet the tolerance, in (0, 1]; all by default.
+        adaptive: Whether inputs stop one by one (``rows``); the budget is then their average.
 
     Examples:
         >>> Goal(tolerance=0.01, budget=1000).has_tolerance
@@ -90,6 +92,7 @@ class Goal:
     tolerance_variance: float | None = None
     relative: bool = False
     quantile: float = 1.0
+    adaptive: bool = False
 
     def __post_init__(self) -> None:
         if self.budget is None and not self.has_tolerance:
@@ -139,6 +142,8 @@ class Goal:
         if self.has_tolerance:
             return self.pilot(min_cost)
         assert self.budget is not None
+        if self.adaptive:
+            return min(self.budget, max(min(PILOT, self.budget * PILOT_SHARE), min_cost))
         return min(self.budget, MAX_ROUND)
 
     def shortfall(self, estimates: Estimates) -> float:
