@@ -19,6 +19,7 @@ from mlmc_dropout.moments import Moments
 from mlmc_dropout.quantities.outputs import OutputKind
 from mlmc_dropout.quantities.quantile import LOCATION_PASSES
 from mlmc_dropout.quantities.questions import Asked, Questions, questions_for
+from mlmc_dropout.quantities.shares import Above
 from mlmc_dropout.result import Result, Status
 from mlmc_dropout.runtime.checkpoint import CheckpointStore
 from mlmc_dropout.runtime.executors import task_pool_for
@@ -29,9 +30,12 @@ from mlmc_dropout.runtime.signals import ending_by_exception
 from mlmc_dropout.sampling.outputs import Transform
 from mlmc_dropout.sampling.sampler import DEFAULT_MEMORY_LIMIT, DropoutSampler
 from mlmc_dropout.sampling.source import Source
+from mlmc_dropout.stopping.decisions import TopK, decision_for
 from mlmc_dropout.stopping.goal import Goal
 
 __all__ = ["estimate"]
+
+DECISION_BUDGET = 10_000  # passes that an input gets at most for a decision, unless a budget is given
 
 _EQUAL = "All inputs got the same passes: {}."
 
@@ -54,6 +58,9 @@ def estimate(
     relative: bool = False,
     quantile: float = 1.0,
     effort: Literal["adaptive", "equal"] | None = None,
+    decision: Literal["label"] | Above | TopK | None = None,
+    confidence: float = 0.99,
+    familywise: bool = False,
     transform: Transform | None = None,
     masks: Literal["independent", "shared"] = "independent",
     seed: int = 0,
@@ -104,6 +111,11 @@ def estimate(
         effort: "adaptive": every input stops when it may, and with a budget only, passes go where they lower the
             errors most; "equal": all inputs get the same passes. By default adaptive where there is a tolerance for
             all components, equal otherwise and where inputs cannot be run apart.
+        decision: What to settle instead of numbers: "label" (which class), ``md.Above(c)`` (whether the mean exceeds
+            c), or ``md.TopK(k, by="mutual_information")``; ``result["decision"]`` has ``value`` and ``settled``. Passes
+            go to inputs whose decision is open, at most ``budget`` to each, 10 000 unless given.
+        confidence: The probability with which each decision has to be right.
+        familywise: Whether it is that of all decisions together.
         transform: Applied to the output of each pass before it is read: a function, "softmax" or "sigmoid".
         masks: "independent": every input has its own masks; "shared": one mask per pass for all inputs. The moments at
             each input are the same.
@@ -138,10 +150,19 @@ def estimate(
         ((5, 1), 1000, 'COMPLETED')
     """
     questions = questions_for(outputs, quantities)
+    decided = None if decision is None else decision_for(decision, confidence, familywise)
+    questions = questions if decided is None else _asking_for(decision, questions)
     spec = _method(method, ladder, counts, levels, target, moments, _mean_only(quantities, tolerance_variance))
     if counts is not None and budget is None and tolerance is None and tolerance_variance is None:
         budget = spec.min_cost()
-    goal = Goal(budget, tolerance, tolerance_variance, relative, quantile)
+    goal = Goal(
+        DECISION_BUDGET if budget is None and decided is not None else budget,
+        tolerance,
+        tolerance_variance,
+        relative,
+        quantile,
+        decision=decided,
+    )
     goal = _less_locating(goal, questions)
     _check_affordable(spec, goal)
     goal, equal_because = _with_effort(goal, effort, spec)
@@ -197,6 +218,9 @@ def _with_effort(goal: Goal, effort: Any, spec: MethodSpec) -> tuple[Goal, str]:
     """The goal with inputs that stop one by one, if they may; and why they do not, if that was asked for."""
     if effort not in (None, "adaptive", "equal"):
         raise InputError(f"effort is 'adaptive', 'equal' or None: got {effort!r}")
+    if goal.decision is not None:
+        _check_decidable(goal, effort, spec)
+        return replace(goal, adaptive=True), ""
     if effort == "equal" or (effort is None and not goal.has_tolerance):
         return goal, ""
     cause = ""
@@ -207,6 +231,31 @@ def _with_effort(goal: Goal, effort: Any, spec: MethodSpec) -> tuple[Goal, str]:
     if cause:
         return goal, _EQUAL.format(cause) if effort else ""
     return replace(goal, adaptive=True), ""
+
+
+def _check_decidable(goal: Goal, effort: Any, spec: MethodSpec) -> None:
+    """Refuse what contradicts a decision."""
+    if goal.has_tolerance:
+        raise InputError("decision= stops when decisions are settled, tolerance= when numbers are; give one of them")
+    if effort == "equal":
+        raise InputError("decision= sends passes to inputs whose decision is open; leave out effort='equal'")
+    if spec.fixed_counts:
+        raise InputError("counts= fixes the passes and decision= asks for as many as needed; give one of them")
+
+
+def _asking_for(decision: Any, questions: Questions) -> Questions:
+    """The questions with those that a decision rests on."""
+    if decision == "label":
+        wanted: Any = "label"
+    elif isinstance(decision, TopK) and decision.by not in ("mean", "variance"):
+        wanted = decision.by
+    else:
+        return questions
+    names = questions.describe()[1:]
+    if (wanted if isinstance(wanted, str) else wanted.name) in names:
+        return questions
+    (more,) = questions_for(questions.outputs, (wanted,)).asked
+    return replace(questions, asked=(*questions.asked, more))
 
 
 def _mean_only(quantities: Any, tolerance_variance: Any) -> bool:

@@ -62,6 +62,8 @@ class Auto:
         Returns:
             The method that is predicted to be cheapest.
         """
+        if goal.decision is not None:
+            return Pooled(reason="auto chose pooled: most decisions need fewer passes than derivatives would cost.")
         budget = goal.budget or UNKNOWN_BUDGET
         if source.observation.outputs != "values":
             return _through_reading(source, goal, budget)

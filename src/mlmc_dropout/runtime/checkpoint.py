@@ -31,7 +31,7 @@ from mlmc_dropout.runtime.cohorts import Progress, SavedCohort, SavedProgress
 from mlmc_dropout.runtime.run import Run
 from mlmc_dropout.sampling.sampler import DropoutSampler
 from mlmc_dropout.sampling.source import Source
-from mlmc_dropout.stopping.goal import MAX_BUDGET, MAX_ROUND, Goal
+from mlmc_dropout.stopping.goal import MAX_BUDGET, MAX_ROUND, Decision, Goal
 
 __all__ = ["CheckpointStore", "CheckpointWarning", "Saved", "read", "write"]
 
@@ -164,7 +164,12 @@ def _checked(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Saved:
     if not isinstance(header["identity"], dict):
         raise ValueError("an identity that is none")
     progress = SavedProgress(cohort, float(spend), merged, tuple(others))
-    return Saved(progress, Goal(**header["goal"]), Goal(**header["origin"]), header["identity"])
+    return Saved(progress, _goal(header["goal"]), _goal(header["origin"]), header["identity"])
+
+
+def _goal(plain: dict[str, Any]) -> Goal:
+    decision = plain.get("decision")
+    return Goal(**{**plain, "decision": None if decision is None else Decision(**decision)})
 
 
 def _cohort(index: int, plain: dict[str, Any], arrays: dict[str, NDArray[Any]], merged: int) -> SavedCohort:

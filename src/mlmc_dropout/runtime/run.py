@@ -17,6 +17,7 @@ from mlmc_dropout.result import Status
 from mlmc_dropout.runtime.cohorts import Cohort, Progress, SavedCohort, SavedProgress
 from mlmc_dropout.runtime.rounding import at_precision, limited_rows, limits
 from mlmc_dropout.sampling.source import Source
+from mlmc_dropout.stopping.decisions import LEAST, Verdict, judge
 from mlmc_dropout.stopping.goal import MAX_BUDGET, TRUSTED, Goal, stderr_upper_factor
 from mlmc_dropout.stopping.rows import Part, least_passes, needs_of_rows, next_round, reach_of, row_factors, with_unseen
 
@@ -91,6 +92,8 @@ class Run:
     def _first(self) -> float:
         """Passes before the first look; where rows may stop one by one, none does earlier."""
         goal, least = self.goal, self.bound.min_cost()
+        if goal.decision is not None:
+            return max(least, min(LEAST, goal.budget or LEAST))
         if self.method.grows:
             return goal.pilot(least)
         rows = self.source.batch.rows
@@ -213,7 +216,7 @@ class Run:
         """Passes that the budget leaves to each of so many rows, or of those that are worked on."""
         if self.goal.budget is None:
             return math.inf
-        if not self.goal.adaptive:
+        if not self.goal.adaptive or self.goal.decision is not None:
             return self.goal.budget - self.progress.cohort.passes
         total = self.goal.budget * self.source.batch.rows - self.progress.spent
         return total / (len(self.progress.cohort.rows) if rows is None else rows)
@@ -288,7 +291,8 @@ class Run:
     def _look_at_rows(self) -> float:
         """Let rows go that may stop; the passes of the next round of the others, or of rows that left too early."""
         standings = self._all_standings()
-        needs = needs_of_rows(self.goal, standings)
+        verdict = self._verdict(standings)
+        needs = needs_of_rows(self.goal, standings) if verdict is None else verdict.needs
         self._expect(standings, needs)
         for index, (standing, need) in enumerate(zip(standings, needs, strict=True)):
             plain = self._plain_factors(standing, standings)
@@ -297,6 +301,13 @@ class Run:
             if spend:
                 return spend
         return 0.0
+
+    def _verdict(self, standings: Sequence[_Standing]) -> Verdict | None:
+        """How decisions stand, if there are any to be made."""
+        if self.goal.decision is None:
+            return None
+        share = 1.0 / ((self.index + 1) * (self.index + 2))  # of the error rate, for any number of batches
+        return judge(self.goal.decision, standings, self.source.observation, share)
 
     def _go_on(self, standing: _Standing, going: np.ndarray[Any, np.dtype[np.bool_]], need: Array) -> float:
         """Work on the given rows of a cohort; 0 if there are none, or if the budget does not allow it."""
@@ -370,6 +381,9 @@ class Run:
     def _outcome_of_rows(self) -> Outcome:
         standings = self._all_standings()
         shown = [(each.cohort.rows, self._shown(each.estimates)) for each in standings]
+        verdict = self._verdict(standings)
+        if verdict is not None:
+            return self._decided(verdict, standings, shown)
         found, passes = join_estimates(shown), _passes_of(standings)
         if not self.goal.has_tolerance:
             return Outcome(found, Status.COMPLETED, passes=passes)
@@ -384,6 +398,20 @@ class Run:
         unmet = ~limited & (short > 1)
         needed = float(np.mean(passes * np.where(unmet, short, 1.0)[np.argsort(np.concatenate([r for r, _ in shown]))]))
         return Outcome(found, Status.BUDGET_EXHAUSTED, _how_many(short, unmet, needed), passes)
+
+    def _decided(
+        self, verdict: Verdict, standings: Sequence[_Standing], shown: Sequence[tuple[Rows, Estimates]]
+    ) -> Outcome:
+        """The outcome of decisions, which are quantities like others."""
+        with_decision = [
+            (rows, replace(each, quantities={**(each.quantities or {}), "decision": decision}))
+            for (rows, each), decision in zip(shown, verdict.estimates(), strict=True)
+        ]
+        found, passes = join_estimates(with_decision), _passes_of(standings)
+        needs = np.concatenate(verdict.needs)[np.argsort(np.concatenate([rows for rows, _ in shown]))]
+        if (needs <= 1).all():
+            return Outcome(found, Status.DECIDED, passes=passes)
+        return Outcome(found, Status.UNSETTLED, _unsettled(needs, passes), passes)
 
     # ------------------------------------------------------------------------ made ready
 
@@ -539,3 +567,13 @@ def _passes_of_parts(parts: Sequence[tuple[Rows, Estimates]]) -> Array:
     for rows, found in parts:
         passes[rows] = found.cost
     return passes
+
+
+def _unsettled(needs: Array, passes: Array) -> str:
+    """How many decisions are open, and what the easiest of them would take."""
+    opened = needs > 1
+    easiest = float((needs * passes)[opened].min())
+    return (
+        f"{int(opened.sum())} of {len(needs)} decisions are not settled: the values are too close to call with these "
+        f"passes; the easiest of them would take about {easiest:.3g} passes."
+    )

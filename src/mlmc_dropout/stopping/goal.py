@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from scipy.special import gammaincinv
 
 from mlmc_dropout.errors import InputError
 
-__all__ = ["Estimates", "Goal", "stderr_upper_factor"]
+__all__ = ["Decision", "Estimates", "Goal", "stderr_upper_factor"]
 
 Array = NDArray[np.float64]
 
@@ -67,6 +67,27 @@ def _is_finite_number(value: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Decision:
+    """What is to be decided, as plain data.
+
+    Attributes:
+        kind: "label", "above" (of the mean) or "top".
+        confidence: Of each decision, or of all together.
+        familywise: Whether all decisions together shall be right with that confidence.
+        threshold: Of "above".
+        k: Of "top": how many inputs.
+        by: Of "top": name of the quantity.
+    """
+
+    kind: Literal["label", "above", "top"]
+    confidence: float = 0.99
+    familywise: bool = False
+    threshold: float = 0.0
+    k: int = 0
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Goal:
     """Standard errors to reach and passes that may be spent on it.
 
@@ -81,6 +102,7 @@ class Goal:
             estimate over the inputs.
         quantile: Share of the components that must meet the tolerance, in (0, 1]; all by default.
         adaptive: Whether inputs stop one by one (``rows``); the budget is then their average.
+        decision: What is to be decided (``decisions``); the budget is then the most that any input gets.
 
     Examples:
         >>> Goal(tolerance=0.01, budget=1000).has_tolerance
@@ -93,6 +115,7 @@ class Goal:
     relative: bool = False
     quantile: float = 1.0
     adaptive: bool = False
+    decision: Decision | None = None
 
     def __post_init__(self) -> None:
         if self.budget is None and not self.has_tolerance:

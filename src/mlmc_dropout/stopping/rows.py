@@ -57,6 +57,10 @@ class RowEstimates(Estimates, Protocol):
         """Flags per component for the mean and the variance, or ``None``."""
 
     @property
+    def groups(self) -> Any:
+        """Means of features over groups of passes, or ``None``."""
+
+    @property
     def levels(self) -> Any:
         """Statistics of levels with ``count``, ``kurtosis`` and ``kurtosis_V``."""
 
