@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import torch  # noqa: F401  (for the doctest)
+import torch
 
 from mlmc_dropout.errors import AllocationError, InputError
 from mlmc_dropout.methods.base import Method, MethodSpec
@@ -22,11 +23,13 @@ from mlmc_dropout.quantities.questions import Asked, Questions, questions_for
 from mlmc_dropout.quantities.shares import Above
 from mlmc_dropout.result import Result, Status
 from mlmc_dropout.runtime.checkpoint import CheckpointStore
-from mlmc_dropout.runtime.executors import task_pool_for
-from mlmc_dropout.runtime.progress import Event, reporter_for
+from mlmc_dropout.runtime.executors import TaskPool, task_pool_for
+from mlmc_dropout.runtime.progress import Event, Reporter, reporter_for
 from mlmc_dropout.runtime.run import Run
 from mlmc_dropout.runtime.scheduler import run_all
+from mlmc_dropout.runtime.screening import SCREENING, Screen, both, with_candidates
 from mlmc_dropout.runtime.signals import ending_by_exception
+from mlmc_dropout.sampling.inputs import Batch
 from mlmc_dropout.sampling.outputs import Transform
 from mlmc_dropout.sampling.sampler import DEFAULT_MEMORY_LIMIT, DropoutSampler
 from mlmc_dropout.sampling.source import Source
@@ -179,39 +182,79 @@ def estimate(
     checkpoints = CheckpointStore(checkpoint, checkpoint_interval, goal)
     checkpoints.identify(sampler, spec, _seed(seed))
     remarks = [equal_because]
-    runs = _runs(sampler, x, spec, goal, checkpoints, _seed(seed), _chunk(chunk), remarks if effort else [])
+    opening = _Opening(sampler, spec, checkpoints, _seed(seed), _chunk(chunk), remarks if effort else [])
     with ending_by_exception(), task_pool_for(executor, sampler) as pool, reporter_for(progress) as report:
-        collector = run_all(runs, pool, checkpoints, report)
+        batches = sampler.batches(x)
+        if decided is not None and decided.kind == "top":
+            first = list(itertools.islice(batches, 2))
+            batches = itertools.chain(first, batches)
+            if len(first) > 1:
+                return _chosen_from_pool(opening, batches, goal, pool, report, method)
+        collector = run_all(opening.runs(batches, goal), pool, checkpoints, report)
     sampler.release()
     result = collector.result(Status.STOPPED, [checkpoints.problem or "", *remarks], asked=method)
     assert result is not None
     return result
 
 
-def _runs(
-    sampler: DropoutSampler,
-    x: Any,
-    spec: MethodSpec,
-    goal: Goal,
-    checkpoints: CheckpointStore,
-    seed: int,
-    chunk: int | None,
-    remarks: list[str],
-) -> Iterator[Run]:
-    """A run for every batch of inputs, opened when it is its turn; the first batch decides on the method."""
+@dataclass
+class _Opening:
+    """Opens the runs of batches of inputs; the first batch decides on the method."""
+
+    sampler: DropoutSampler
+    spec: MethodSpec
+    checkpoints: CheckpointStore
+    seed: int
+    chunk: int | None
+    remarks: list[str]
     method: Method | None = None
-    row = 0
-    for index, batch in enumerate(sampler.batches(x)):
-        batch.check_finite(row)
-        source = Source(sampler, sampler.prepare(batch), batch, seed, row, chunk)
-        apart = source.program.rows_split and batch.rows > 1
-        own = goal if apart else replace(goal, adaptive=False)
-        if goal.adaptive and not source.program.rows_split:
-            remarks.append(_EQUAL.format("they depend on each other, or on masks of the whole batch"))
-        saved = checkpoints.resume(index, source, own)
-        method = method or spec.choose(source, checkpoints.origin)
-        yield Run(index, source, method, own, saved)
-        row += batch.rows
+    opened: int = 0
+
+    def runs(self, batches: Iterable[Batch], goal: Goal) -> Iterator[Run]:
+        """A run for every batch, opened when it is its turn."""
+        row = 0
+        for batch in batches:
+            batch.check_finite(row)
+            yield self.run(batch, goal, row)
+            row += batch.rows
+
+    def run(self, batch: Batch, goal: Goal, first_row: int, numbers: torch.Tensor | None = None) -> Run:
+        """The run of one batch, with the numbers of its rows where these are not consecutive."""
+        program = self.sampler.prepare(batch)
+        source = Source(self.sampler, program, batch, self.seed, first_row, self.chunk, numbers=numbers)
+        apart = program.rows_split and batch.rows > 1
+        own = goal if apart or goal.decision is not None else replace(goal, adaptive=False)
+        if goal.adaptive and not program.rows_split:
+            self.remarks.append(_EQUAL.format("they depend on each other, or on masks of the whole batch"))
+        saved = self.checkpoints.resume(self.opened, source, own)
+        self.method = self.method or self.spec.choose(source, self.checkpoints.origin)
+        run = Run(self.opened, source, self.method, own, saved)
+        self.opened += 1
+        return run
+
+
+def _chosen_from_pool(
+    opening: _Opening, batches: Iterable[Batch], goal: Goal, pool: TaskPool, report: Reporter, asked: str
+) -> Result:
+    """The k largest of several batches: all are screened with few passes, the candidates decided among themselves."""
+    assert goal.decision is not None
+    screen, k = Screen(goal.decision), goal.decision.k
+    few = Goal(budget=min(SCREENING, goal.budget or SCREENING))
+    screened = run_all(opening.runs(batches, few), pool, opening.checkpoints, both(report, screen.watch))
+    before = screened.result(Status.STOPPED, asked=asked)
+    assert before is not None
+    if screened.stopped:
+        return before
+    if screen.seen <= k:
+        raise InputError(f"TopK({k}) of {screen.seen} inputs leaves nothing to decide; choose fewer")
+    batch, numbers = screen.candidates()
+    if len(numbers) == k:
+        return with_candidates(before, None, numbers)
+    candidates = opening.run(batch, goal, int(numbers[0]), torch.from_numpy(numbers))
+    collector = run_all(iter([candidates]), pool, opening.checkpoints, report)
+    opening.sampler.release()
+    after = collector.result(Status.STOPPED, [opening.checkpoints.problem or "", *opening.remarks], asked=asked)
+    return with_candidates(before, after, numbers)
 
 
 def _with_effort(goal: Goal, effort: Any, spec: MethodSpec) -> tuple[Goal, str]:

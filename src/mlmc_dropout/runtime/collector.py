@@ -46,6 +46,7 @@ class ResultCollector:
         self.active: list[Run] = []
         self.stopped = False  # by the user
         self._finished: dict[int, Outcome] = {}
+        self._base = 0  # number of the first batch
         self._first: tuple[Method, Observation, int] | None = None
         self._remarks: dict[str, None] = {}  # on the model, every one once
 
@@ -65,6 +66,8 @@ class ResultCollector:
                 f"batch {run.index} of the inputs gives outputs {observation.main.names()}, earlier ones gave "
                 f"{self._first[1].main.names()}; give batches of one kind, or select outputs with transform="
             )
+        if self._first is None:
+            self._base = run.index
         self.active.append(run)
         self._remarks.update(dict.fromkeys(program.notes))
         if self._first is None:
@@ -79,7 +82,7 @@ class ResultCollector:
         assert run.outcome is not None
         self.active.remove(run)
         self._finished[run.index] = run.outcome
-        if not run.index:  # by now its ladder has grown
+        if run.index == self._base:  # by now its ladder has grown
             self._first = run.method, run.source.observation, run.source.seed
 
     def outcomes(self, status: Status) -> list[Outcome]:
@@ -95,7 +98,7 @@ class ResultCollector:
         for run in self.active:
             if part := run.standing(status):
                 known[run.index] = part
-        return [known[index] for index in takewhile(known.__contains__, count())]
+        return [known[index] for index in takewhile(known.__contains__, count(self._base))]
 
     def result(self, status: Status, notes: Sequence[str] = (), **facts: Any) -> Result | None:
         """What there is; ``None`` if there is nothing.

@@ -314,6 +314,8 @@ class Run:
         cohort = standing.cohort
         if not going.any():
             return 0.0
+        if not self.source.program.rows_split:  # rows cannot be run apart: all go on while one has to
+            going = np.ones_like(going)
         wanted = next_round(self.goal, need[going], standing)
         if going.sum() == 1 and len(going) > 1:  # some models squeeze the outputs of a single row: one more goes on
             going = going | (np.arange(len(going)) == np.argmax(np.where(going, -np.inf, need)))

@@ -22,7 +22,6 @@ import torch
 
 from mlmc_dropout.errors import ExecutionError
 from mlmc_dropout.methods.base import BoundMethod, Method, State, Task
-from mlmc_dropout.sampling.inputs import Batch
 from mlmc_dropout.sampling.sampler import DropoutSampler
 from mlmc_dropout.sampling.source import Source
 
@@ -125,11 +124,11 @@ def _ready(item: Item, model: Payload, inputs: Payload) -> tuple[Source, BoundMe
 
 def _source(item: Item, model: Payload, inputs: Payload) -> Source:
     sampler: DropoutSampler = _MODELS.get(item.job, lambda: _load(model or DELIVERED.get(item.job)))
-    batch: Batch = _load(inputs)
+    batch, numbers = _load(inputs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the driver has looked at the same model and said what there is to say
         program = sampler.prepare(batch)
-    return Source(sampler, program, batch, item.seed, item.first_row, item.chunk)
+    return Source(sampler, program, batch, item.seed, item.first_row, item.chunk, numbers=numbers)
 
 
 def _load(payload: Payload) -> Any:

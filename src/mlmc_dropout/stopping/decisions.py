@@ -38,7 +38,7 @@ from mlmc_dropout.quantities.student import student_factor
 from mlmc_dropout.stopping.goal import Decision
 from mlmc_dropout.stopping.rows import Part, reach_of
 
-__all__ = ["TopK", "Verdict", "decision_for", "judge"]
+__all__ = ["TopK", "Verdict", "decision_for", "half_widths", "judge", "raw_ranges"]
 
 Array = NDArray[np.float64]
 
@@ -208,9 +208,11 @@ def _above(
 
 
 def _top(decision: Decision, parts: Sequence[Part], observation: Observation, alpha: float) -> Verdict:
-    value, width = (
-        np.concatenate(arrays) for arrays in zip(*_ranges(decision, parts, observation, alpha), strict=True)
-    )
+    raw = raw_ranges(decision, parts, observation, alpha)
+    value = np.concatenate([each for each, _ in raw])
+    most = float(np.abs(value).max())
+    errors = zip(parts, (error for _, error in raw), strict=True)
+    width = np.concatenate([half_widths(error, part.passes, alpha, most) for part, error in errors])
     rows = len(value)
     if decision.k >= rows:
         raise InputError(f"TopK({decision.k}) of {rows} inputs leaves nothing to decide; choose fewer")
@@ -230,10 +232,38 @@ def _top(decision: Decision, parts: Sequence[Part], observation: Observation, al
     return Verdict(np.split(chosen, edges), np.split(settled, edges), np.split(needs, edges))
 
 
-def _ranges(
+def half_widths(error: Array, passes: float, alpha: float, largest: float) -> Array:
+    """Half widths of confidence intervals, with an allowance for masks that did not come up.
+
+    Args:
+        error: What chance makes of the values.
+        passes: Passes behind them.
+        alpha: The error rate.
+        largest: What such masks could add: the largest value that is seen.
+
+    Returns:
+        The half widths.
+    """
+    return error + _unseen(passes, alpha / 2) * largest
+
+
+def raw_ranges(
     decision: Decision, parts: Sequence[Part], observation: Observation, alpha: float
 ) -> list[tuple[Array, Array]]:
-    """Values and half widths of their confidence intervals, part by part."""
+    """Values of the quantity that is compared, and what chance makes of them at most.
+
+    Args:
+        decision: What is to be decided.
+        parts: Inputs that have had the same passes, part by part.
+        observation: What was asked of the passes.
+        alpha: The error rate.
+
+    Returns:
+        Values and half widths, part by part.
+
+    Raises:
+        InputError: If inputs have more than one value each.
+    """
     found = []
     for part in parts:
         estimate = _quantity(decision, part, observation)
@@ -246,11 +276,7 @@ def _ranges(
         K = part.samples if groups is None else len(groups.filled.counts)
         stderr = np.nan_to_num(estimate.stderr, nan=np.inf) / float(student_factor(max(K, 2)))
         found.append((value, boundary(part.passes, K, alpha / 2) * stderr))
-    largest = max(float(np.max(np.abs(value))) for value, _ in found)
-    return [
-        (value, width + _unseen(part.passes, alpha / 2) * largest)
-        for part, (value, width) in zip(parts, found, strict=True)
-    ]
+    return found
 
 
 def _quantity(decision: Decision, part: Part, observation: Observation) -> QuantityEstimate:
