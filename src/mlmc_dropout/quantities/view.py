@@ -65,7 +65,7 @@ class View:
 
     @cached_property
     def _exponentials(self) -> tuple[Tensor, Tensor, Tensor]:
-        """z − max z, its exponentials and their sum; for few classes twice as fast as torch's softmax."""
+        """Differences z − max z, exponentials and their sum; for few classes twice as fast as torch's softmax."""
         shifted = self._leaf - self._leaf.amax(dim=-1, keepdim=True)
         exponentials = shifted.exp()
         return shifted, exponentials, exponentials.sum(dim=-1, keepdim=True)
