@@ -256,8 +256,11 @@ def _needs(goal: Goal, part: Part, scales: tuple[Any, Any], reach: Reach, least:
     for ratio, moment in _ratios(goal, part, scales):
         upper = ratio * _upper_factors(part, moment)
         tolerance, scale = tolerances[moment]
-        hidden = float(np.max(_unseen(found, reach, moment) / (tolerance * scale)))
-        needs = np.maximum(needs, np.maximum(upper.max(axis=1), hidden))
+        hidden = _unseen(found, reach, moment) / (tolerance * scale)
+        trusted = np.ones(ratio.shape, dtype=bool) if found.trust is None else getattr(found.trust, moment)
+        # Where both add up, x times as many passes meet the tolerance if upper/x + (hidden/x)² ≤ 1.
+        both = (upper + np.sqrt(np.square(upper) + 4 * np.square(hidden))) / 2
+        needs = np.maximum(needs, np.where(trusted, np.maximum(upper, hidden), both).max(axis=1))
     return needs
 
 
