@@ -11,7 +11,6 @@ after a pilot of sixteen passes, is the negative control.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import statistics
 import time
 from collections.abc import Iterator
@@ -27,14 +26,10 @@ from torch import Tensor, nn
 
 import mlmc_dropout as md
 from mlmc_dropout import pinn
-from mlmc_dropout.runtime import run as runtime
-from mlmc_dropout.stopping import goal as stopping
-from mlmc_dropout.stopping.rows import row_factors
 from testing.oracles import exact_moments
-from testing.treacherous import TREACHEROUS, inputs
+from testing.treacherous import TREACHEROUS, inputs, naive_rule
 
 LEAST_COVERAGE, SHARE = 0.93, 0.97
-NAIVE_PILOT = 16
 Array = NDArray[np.float64]
 
 
@@ -123,19 +118,6 @@ def gain(case: Case, method: str, repeats: int) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------- coverage
 
 
-@contextlib.contextmanager
-def naive() -> Iterator[None]:
-    """Stop an input at the first look at which its standard errors are below the tolerance."""
-    kept = runtime.needs_of_rows, runtime.least_passes, stopping.PILOT
-    runtime.needs_of_rows = lambda goal, parts: [row_factors(goal, part, parts) for part in parts]
-    runtime.least_passes = lambda rows: 0.0
-    stopping.PILOT = NAIVE_PILOT
-    try:
-        yield
-    finally:
-        runtime.needs_of_rows, runtime.least_passes, stopping.PILOT = kept
-
-
 def covered_cases(images: int) -> Iterator[tuple[Case, Array]]:
     """Cases and their true means."""
     for name, make in TREACHEROUS.items():
@@ -198,7 +180,7 @@ def main() -> None:
             for method in options.methods:
                 rows["coverage"].append({"rule": "ours", **coverage(case, truth, method, options.runs)})
                 print(rows["coverage"][-1], flush=True)
-            with naive():
+            with naive_rule():
                 found = coverage(case, truth, "pooled", max(options.runs // 10, 20))
             rows["coverage"].append({"rule": "naive", **found})
             print(rows["coverage"][-1], flush=True)
