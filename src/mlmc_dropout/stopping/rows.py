@@ -263,7 +263,8 @@ def _needs(goal: Goal, part: Part, scales: tuple[Any, Any], reach: Reach, least:
         hidden = _unseen(found, reach, moment) / (tolerance * scale)
         trusted = np.ones(ratio.shape, dtype=bool) if found.trust is None else getattr(found.trust, moment)
         # Where both add up, x times as many passes meet the tolerance if upper/x + (hidden/x)² ≤ 1.
-        both = (upper + np.sqrt(np.square(upper) + 4 * np.square(hidden))) / 2
+        with np.errstate(over="ignore"):
+            both = (upper + np.hypot(upper, 2 * hidden)) / 2
         needs = np.maximum(needs, np.where(trusted, np.maximum(upper, hidden), both).max(axis=1))
     return needs
 
