@@ -500,8 +500,10 @@ def _finite_mean(value: Any) -> float:
 
 def _lines(result: Result) -> list[str]:
     rows = len(leaves(result.mean)[0])
+    least, most = result.passes.min(), result.passes.max()
+    spent = f" ({least:g} to {most:g})" if least < most else ""
     lines = [
-        f"{result.method}: {rows} inputs × {result.structure.width} outputs, {result.cost:g} passes per input, "
+        f"{result.method}: {rows} inputs × {result.structure.width} outputs, {result.cost:g} passes per input{spent}, "
         f"seed {result.seed}",
         result.status.value,
         "",

@@ -294,8 +294,9 @@ class Run:
         verdict = self._verdict(standings)
         needs = needs_of_rows(self.goal, standings) if verdict is None else verdict.needs
         self._expect(standings, needs)
+        allowed = self._allowing(standings)
         for index, (standing, need) in enumerate(zip(standings, needs, strict=True)):
-            plain = self._plain_factors(standing, standings)
+            plain = self._plain_factors(allowed[index], allowed)
             going = (need > 1.0) if not index else (need > REOPENED) | (plain > 1.0)
             spend = self._go_on(standing, going & ~standing.limited, need)
             if spend:
@@ -338,7 +339,7 @@ class Run:
         others = {id(cohort): cohort for cohort in self.progress.others}
         known = {key: self._standings.get(key) or self._standing(cohort) for key, cohort in others.items()}
         self._standings = known
-        return self._allowing([self._standing(self.progress.cohort), *known.values()])
+        return [self._standing(self.progress.cohort), *known.values()]
 
     def _allowing(self, standings: Sequence[_Standing]) -> list[_Standing]:
         """The same with an allowance for passes that did not come up, where there is a tolerance."""
@@ -381,7 +382,7 @@ class Run:
             )
 
     def _outcome_of_rows(self) -> Outcome:
-        standings = self._all_standings()
+        standings = self._allowing(self._all_standings())
         shown = [(each.cohort.rows, self._shown(each.estimates)) for each in standings]
         verdict = self._verdict(standings)
         if verdict is not None:

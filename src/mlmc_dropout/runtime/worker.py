@@ -27,7 +27,7 @@ from mlmc_dropout.sampling.source import Source
 
 __all__ = ["DELIVERED", "Item", "Reply", "perform"]
 
-_KEPT = 8  # batches, and methods bound to them, a worker remembers
+_KEPT = 16  # batches and selections of their rows, and methods bound to them, a worker remembers
 
 DELIVERED: dict[str, bytes] = {}  # pickled models that came some other way, by job
 

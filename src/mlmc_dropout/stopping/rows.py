@@ -47,6 +47,7 @@ UNSEEN = 1.6  # 1.96 of it is the 95 % limit 3/n for the probability of what did
 MOST = 16.0  # largest factor of an upper limit
 SETTLING = 0.15  # share of the open inputs that the next round is to settle
 MIN_STEP = 1.08  # by which passes grow at least
+BLOCK, MANY_BLOCKS = 128, 8  # tasks have so many passes, and beyond so many of them rounds end with a whole one
 
 
 class RowEstimates(Estimates, Protocol):
@@ -154,7 +155,10 @@ def next_round(goal: Goal, needs: Array, part: Part) -> float:
     wanted = float(np.quantile(needs, share, method="inverted_cdf"))
     growth = wanted * (STEP_SHARE if wanted > 2 else 1.0)
     most = min(1.0 + max(part.samples, 2.0) / TRUSTED, MAX_GROWTH)
-    return float(min(part.passes * (min(max(growth, MIN_STEP), most) - 1.0), MAX_ROUND))
+    after = part.passes * min(max(growth, MIN_STEP), most)
+    if after > MANY_BLOCKS * BLOCK:
+        after = BLOCK * float(np.ceil(after / BLOCK))
+    return float(min(after - part.passes, MAX_ROUND))
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +264,12 @@ def _needs(goal: Goal, part: Part, scales: tuple[Any, Any], reach: Reach, least:
     for ratio, moment in _ratios(goal, part, scales):
         upper = ratio * _upper_factors(part, moment)
         tolerance, scale = tolerances[moment]
-        hidden = float(np.max(_unseen(found, reach, moment) / (tolerance * scale)))
-        needs = np.maximum(needs, np.maximum(upper.max(axis=1), hidden))
+        hidden = _unseen(found, reach, moment) / (tolerance * scale)
+        trusted = np.ones(ratio.shape, dtype=bool) if found.trust is None else getattr(found.trust, moment)
+        # Where both add up, x times as many passes meet the tolerance if upper/x + (hidden/x)² ≤ 1.
+        with np.errstate(over="ignore"):
+            both = (upper + np.hypot(upper, 2 * hidden)) / 2
+        needs = np.maximum(needs, np.where(trusted, np.maximum(upper, hidden), both).max(axis=1))
     return needs
 
 
