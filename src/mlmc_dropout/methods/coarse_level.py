@@ -54,6 +54,7 @@ Array = NDArray[np.float64]
 DESIGN = SAMPLES  # coarse samples of a design
 MIN_PASSES = 16  # for groups that tell a standard error
 LEAST_DESIGNS = 32  # one for every group
+FEWEST_DESIGNS = 8  # where those would take most of the passes: fewer groups, and wider standard errors
 _TASK = 1024  # coarse samples of a task
 _ALIKE = 12.0  # passes' worth of belief that a feature has the coefficient of all
 _PER_OUTPUT = 100.0  # reading an output, in operations of a matrix product
@@ -211,10 +212,11 @@ def coarse_features(
     locations = None if source.locations is None else torch.from_numpy(source.locations)
     for some in np.array_split(designs, -(-len(designs) * DESIGN // BLOCK)):
         keys = pass_keys(source.seed, stream, some, 0)
-        S = rows.centre + cyclic_values(source, rows.expansion, keys)
-        _, features = observation.observe(S.cpu(), locations)
+        # In double precision, as passes are: rounding must not tell the two levels apart.
+        S = rows.centre.double() + cyclic_values(source, rows.expansion, keys).double()
+        _, features = observation.observe(S.cpu(), locations, are_passes=False)
         assert features is not None
-        found.append(features.unflatten(0, (-1, DESIGN)).mean(dim=1, dtype=torch.float64).numpy())
+        found.append(features.unflatten(0, (-1, DESIGN)).mean(dim=1).numpy())
     return np.concatenate(found)
 
 
@@ -237,8 +239,8 @@ class BoundCoarseLevel(NoRefinement):
     observation: Observation
 
     def min_cost(self) -> int:
-        """A few passes, one design of the coarse level per group, and what preparing them cost."""
-        coarse = LEAST_DESIGNS * DESIGN * self.coarse_cost
+        """A few passes, a few designs of the coarse level, and what preparing them cost."""
+        coarse = FEWEST_DESIGNS * DESIGN * self.coarse_cost
         return int(np.ceil(MIN_PASSES * (1 + self.coarse_cost) + coarse + self.overhead))
 
     def extend(self, done: Mapping[str, int], budget: float) -> tuple[list[Task], dict[str, int]]:
@@ -256,11 +258,12 @@ class BoundCoarseLevel(NoRefinement):
         of_design = DESIGN * self.coarse_cost
         per_pass = 1 + self.coarse_cost * (1 + self.method.ratio)
         count = int(left // per_pass)
-        if count * self.method.ratio < LEAST_DESIGNS * DESIGN - designs * DESIGN:  # one design for every group
-            count = int((left - (LEAST_DESIGNS - designs) * of_design) // (1 + self.coarse_cost))
+        least = LEAST_DESIGNS if LEAST_DESIGNS * of_design <= left / 2 else FEWEST_DESIGNS
+        if count * self.method.ratio < (least - designs) * DESIGN:
+            count = int((left - (least - designs) * of_design) // (1 + self.coarse_cost))
         if count < (1 if done else MIN_PASSES):
             return [], dict(done)
-        wanted = max(LEAST_DESIGNS, round((fine + count) * self.method.ratio / DESIGN)) - designs
+        wanted = max(least, round((fine + count) * self.method.ratio / DESIGN)) - designs
         affordable = int((left - count * (1 + self.coarse_cost)) // of_design)
         more = max(0, min(wanted, affordable))
         tasks = [(Task(0, a, n), a) for a, n in blocks(fine, count, BLOCK)]
@@ -328,7 +331,8 @@ class BoundCoarseLevel(NoRefinement):
         source.check(D)
         S = as_array(part.centre) + G
         locations = None if source.locations is None else torch.from_numpy(source.locations)
-        seen = [self.observation.observe(torch.from_numpy(values), locations) for values in (D, S)]
+        levels = ((D, True), (S, False))
+        seen = [self.observation.observe(torch.from_numpy(v), locations, are_passes) for v, are_passes in levels]
         return [array.numpy() for pair in seen for array in pair if array is not None]
 
     # ------------------------------------------------------------------------------ states
