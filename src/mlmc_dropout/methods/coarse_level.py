@@ -29,7 +29,7 @@ from mlmc_dropout.methods.base import Estimates, LevelEstimate, NoRefinement, On
 from mlmc_dropout.methods.designs import Joint, coefficients
 from mlmc_dropout.methods.paired_designs import PreparedRows, as_array
 from mlmc_dropout.methods.states import Block, from_blocks, merge_states, states_beside
-from mlmc_dropout.methods.tails import Trust, trust
+from mlmc_dropout.methods.tails import Trust, trust, widened_for_tails
 from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.quantities.jackknife import jackknife
 from mlmc_dropout.quantities.questions import Observation
@@ -381,6 +381,7 @@ class BoundCoarseLevel(NoRefinement):
         cost = float(done["passes"])
         plain = GroupBlock(groups.counts, groups.means[..., self._own_columns()])
         assert state.passes is not None and state.rest is not None
+        variance_stderr = variance_stderr * widened_for_tails(state.passes, _left(state.passes, variance_stderr))
         return Estimates(
             mean,
             variance,
@@ -454,26 +455,32 @@ def combined(state: CoarseState) -> GroupBlock:
         levels = [level.coarser() for level in levels]
     fine, companion, coarse = levels
     assert state.even is not None and state.odd is not None
-    both: Joint = merge_states(state.even, state.odd)
-    less = 1.0 / (1.0 + _coarse_noise(both, coarse))
-    from_even, from_odd = (less * _coefficient(half, both) for half in (state.even, state.odd))
+    passes = state.even.v.count + state.odd.v.count
+    from_even, from_odd = (_coefficient(half, coarse, passes) for half in (state.even, state.odd))
     beta = np.where((np.arange(len(fine.counts)) % 2 == 0)[:, None, None], from_odd, from_even)
     return GroupBlock(fine.counts, fine.means - beta * (companion.means - coarse.means))
 
 
-def _coefficient(half: Joint, both: Joint) -> Array:
-    assert both.c is not None
-    found, _ = coefficients(half, np.nan_to_num(both.c.variance), 1.0, _ALIKE)
-    return found
+def _coefficient(half: Joint, coarse: GroupBlock, passes: int) -> Array:
+    """β from one half of the passes alone: what the other half has to do with it would be a bias."""
+    assert half.c is not None
+    found, _ = coefficients(half, np.nan_to_num(half.c.variance), 1.0, _ALIKE)
+    return found / (1.0 + _coarse_noise(half.c, coarse, passes))
 
 
-def _coarse_noise(both: Joint, coarse: GroupBlock) -> float:
+def _coarse_noise(companion: MomentBlock, coarse: GroupBlock, passes: int) -> float:
     """Variance of the mean over coarse samples, over that of the mean over as many of them as there are passes."""
-    assert both.c is not None
     K = len(coarse.counts)
     of_means = coarse.means.var(axis=0, ddof=1).sum() / K if K > 1 else 0.0
-    alone = float(both.c.variance.sum()) / both.c.count
+    alone = float(companion.variance.sum()) / passes
     return float(of_means / alone) if alone > 0 else 0.0
+
+
+def _left(passes: MomentBlock, variance_stderr: Array) -> Array:
+    """The share of what plain averaging leaves to chance of the variance."""
+    plain = (passes.fourth - np.square(passes.variance)) / passes.count
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.clip(np.nan_to_num(np.square(variance_stderr) / plain, nan=1.0), 0.0, 1.0)
 
 
 def _trust(state: CoarseState, variance: Array, mean_stderr: Array, variance_stderr: Array) -> Trust:

@@ -92,7 +92,7 @@ class Questions:
             if isinstance(asked, str)
             else question_of(asked, self.outputs, structure)
             if isinstance(asked, Quantity)
-            else asked.question()
+            else asked.question(self.outputs)
             for asked in self.asked
         )
         return Observation(self.outputs, structure, main, questions)
