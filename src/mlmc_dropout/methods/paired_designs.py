@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import pairwise
 from typing import Protocol, Self, TypeVar
 
@@ -295,9 +294,11 @@ class BoundDesigns(NoRefinement):
         if source.wide and not part.heads and part.surrogate is None:
             groups: list[GroupBlock] = []
             state = fold_designs(self._moments(rows, keys, part, task.first, groups), task.first)
-            return replace(state, features=reduce(GroupBlock.merge, groups) if groups else None)
+            return replace(state, features=groups[0] if groups else None)
         h, s2, G, D = self._passes(rows, keys, part)
         h, features = self._observed(rows, h, D, task.first)
+        if h.shape != s2.shape:  # outputs that are read have no heads, and may be fewer than those of the network
+            s2 = np.zeros_like(h)
         if part.surrogate is None:
             return replace(state_of_designs(h, s2, None, 0.0, task.first), features=features)
         known = as_array(part.surrogate.variance)
@@ -306,14 +307,15 @@ class BoundDesigns(NoRefinement):
     def _moments(
         self, source: Source, keys: Tensor, part: PreparedRows, first: int, groups: list[GroupBlock]
     ) -> Iterator[MomentBlock]:
-        """Moments of one design after the other; their features are put into ``groups``."""
+        """Moments of one design after the other; their features are merged into the only entry of ``groups``."""
         return_freed_memory()
         for design, key in enumerate(keys.split(1), first):
             chunks = source.design_chunks(key, self.passes)
             outputs = (source.as_numpy(part.outputs(source, masks)) for masks in chunks)
             moments, found = running(source, outputs, 0)
             if found is not None:
-                groups.append(self._group_of(found.mean[None], design, source.groups))
+                one = self._group_of(found.mean[None], design, source.groups)
+                groups[:] = [groups[0].merge(one) if groups else one]
             yield moments
 
     def _group_of(self, means: Array, first: int, groups: int) -> GroupBlock:

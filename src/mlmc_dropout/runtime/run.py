@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mlmc_dropout.errors import CheckpointError, InputError, MLMCDropoutError
+from mlmc_dropout.errors import AllocationError, CheckpointError, InputError, MLMCDropoutError
 from mlmc_dropout.methods.base import Array, BoundMethod, Estimates, Method, Rows, State, Task
 from mlmc_dropout.methods.joining import join_estimates
 from mlmc_dropout.methods.states import merge_states
@@ -115,9 +115,11 @@ class Run:
             self._enter_round()
             if not self.finished and self.progress.merged >= len(self.tasks):
                 raise ValueError(f"{self.progress.merged} of {len(self.tasks)} tasks")
-            most = saved.cohort.done["passes"] if not saved.spend else self._after["passes"]
-            if any(block.count > most for block in saved.blocks.values()):
-                raise ValueError(f"more samples than {most} passes give")
+            counts = (
+                saved.cohort.done if not saved.spend else self._after
+            )  # of passes, and of what is cheaper than they are
+            if any(block.count > max(counts.values()) for block in saved.blocks.values()):
+                raise ValueError(f"more samples than {counts['passes']} passes give")
         except MLMCDropoutError:
             raise
         except Exception as error:
@@ -200,6 +202,11 @@ class Run:
         self.tasks, self._after = self._plan_round(self.progress.spend)
         self._sent = self.progress.merged
         self._weights = np.cumsum([self.weight(task) for task in self.tasks])
+        if not self.tasks and self.progress.state is None:
+            raise AllocationError(
+                f"a budget of {self.goal.budget:g} passes is too small for method={self.method.name!r} here, with "
+                f"{self.bound.min_cost()} passes of its smallest run; give more, or use method='pooled'"
+            )
         if not self.tasks:  # the method can do nothing with what it may spend
             self._finish(self.bound.summarise(self.progress.state, self.progress.cohort.done))
 

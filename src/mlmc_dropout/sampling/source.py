@@ -66,7 +66,7 @@ class Source:
             object.__setattr__(self, "observation", observation)
             if self.sampler.questions.need_locations:
                 main, _ = self.observe(self.passes(streams.LOCATION, range(1), range(LOCATION_PASSES))[:, 0], False)
-                object.__setattr__(self, "locations", locate(main))
+                object.__setattr__(self, "locations", locate(main, self.observation.outputs))
 
     def observe(self, values: Array, features: bool = True) -> tuple[Array, Array | None]:
         """Read outputs as what is asked of them.
