@@ -154,7 +154,7 @@ def estimate(
     with ending_by_exception(), task_pool_for(executor, sampler) as pool, reporter_for(progress) as report:
         collector = run_all(runs, pool, checkpoints, report)
     sampler.release()
-    result = collector.result(Status.STOPPED, [checkpoints.problem or ""], asked=method)
+    result = collector.result(Status.STOPPED, [checkpoints.problem or ""], asked=method, **_reading(outputs))
     assert result is not None
     return result
 
@@ -195,6 +195,11 @@ def _transform(transform: Any, outputs: str) -> Any:
             f"transform={transform!r} and outputs={outputs!r} both say how to read the outputs; leave out transform="
         )
     return transform
+
+
+def _reading(outputs: str) -> dict[str, str]:
+    """How outputs were read, for the metadata of a result."""
+    return {} if outputs == "values" else {"outputs": outputs}
 
 
 def _less_locating(goal: Goal, questions: Questions) -> Goal:

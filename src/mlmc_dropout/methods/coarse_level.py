@@ -256,6 +256,8 @@ class BoundCoarseLevel(NoRefinement):
         of_design = DESIGN * self.coarse_cost
         per_pass = 1 + self.coarse_cost * (1 + self.method.ratio)
         count = int(left // per_pass)
+        if not done and count < MIN_PASSES:  # where a pass would go with very many coarse samples
+            count = min(MIN_PASSES, int((left - LEAST_DESIGNS * of_design) // (1 + self.coarse_cost)))
         if count * self.method.ratio < LEAST_DESIGNS * DESIGN - designs * DESIGN:  # one design for every group
             count = int((left - (LEAST_DESIGNS - designs) * of_design) // (1 + self.coarse_cost))
         if count < (1 if done else MIN_PASSES):

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from mlmc_dropout.methods.coarse_level import (
     DESIGN,
+    LEAST_DESIGNS,
+    MIN_PASSES,
     BoundCoarseLevel,
     CoarseLevel,
     CoarseRows,
@@ -105,6 +107,9 @@ def coarse_look(source: Source, goal: Goal) -> CoarseLook:
     ]
     overhead = found[0]["cost"]
     cost = (overhead + PASSES * (1 + c0) + DESIGNS * DESIGN * c0) * looked_at / all_rows
+    least = cost + overhead + MIN_PASSES * (1 + c0) + LEAST_DESIGNS * DESIGN * c0
+    if budget < least:  # not one design for every group
+        gains = [0.0, 0.0]
     return CoarseLook(ratio, gains[0], gains[1], cost, overhead)
 
 
