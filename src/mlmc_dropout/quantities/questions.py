@@ -151,8 +151,8 @@ def _asked(one: Any, outputs: str, known: tuple[str, ...]) -> Asked:
         others = [other for other in (*CLASS_OUTPUTS, *PAIR_OUTPUTS) if one in _named(other)]
         hint = f"; it is one of outputs={others[0]!r}" if others else ""
         raise InputError(
-            f"unknown quantity {one!r} for outputs={outputs!r}: use {', '.join((*MOMENTS, *known))}, md.Above, "
-            f"md.Quantile or md.Quantity{hint}"
+            f"unknown quantity {one!r} for outputs={outputs!r}: use {', '.join((*MOMENTS, *known))}, "
+            f"above_0.3 (md.Above), quantile_0.95 (md.Quantile) or md.Quantity{hint}"
         )
     return one
 
