@@ -12,13 +12,13 @@ from mlmc_dropout.cli.console import TextTable
 from mlmc_dropout.report.formats import passes, short
 from mlmc_dropout.report.names import component_names
 from mlmc_dropout.report.numbers import average, matrix
-from mlmc_dropout.report.predictions import SETTLED, Predictions, passes_to_settle, predictions
-from mlmc_dropout.result import Result
+from mlmc_dropout.report.predictions import Predictions, passes_to_settle, predictions
+from mlmc_dropout.result import SETTLED, Result
 
 __all__ = ["quantity_summary", "quantity_tables"]
 
 MOST_ITEMS = 8
-MOST_LABEL = 14  # characters of a class name; 80 columns in all
+MOST_LABEL, MOST_WORD = 20, 10  # characters of a class name and of its words: the table has 80 columns in all
 _HEADS = {"entropy": "entropy", "expected_entropy": "of data", "mutual_information": "mutual inf."}
 
 
@@ -122,7 +122,16 @@ def _pair(value: float, error: float) -> str:
 
 
 def _cut(name: str) -> str:
-    return name if len(name) <= MOST_LABEL else name[: MOST_LABEL - 1] + "…"
+    """A name of few characters, none of its words long.
+
+    >>> _cut("Iris-versicolor"), _cut("a quiet night"), _cut("an alarm worth getting up for")
+    ('Iris-vers…', 'a quiet night', 'an alarm worth gett…')
+    """
+    return _at_most(" ".join(_at_most(word, MOST_WORD) for word in name.split()), MOST_LABEL)
+
+
+def _at_most(text: str, size: int) -> str:
+    return text if len(text) <= size else text[: size - 1] + "…"
 
 
 def quantity_summary(result: Result, class_names: Sequence[str] = ()) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from mlmc_dropout.report.formats import passes, percent, short, with_error
 from mlmc_dropout.report.names import place
 from mlmc_dropout.report.numbers import Matrices, average, matrix
 from mlmc_dropout.report.pictures import input_name, output_names
-from mlmc_dropout.report.predictions import SETTLED, Predictions, passes_to_settle, predictions
+from mlmc_dropout.report.predictions import Predictions, passes_to_settle, predictions
+from mlmc_dropout.result import SETTLED
 
 __all__ = ["certainty"]
 
@@ -136,7 +137,8 @@ def _ranking(folder: Folder, found: Predictions) -> list[TableBlock]:
 
 
 def _file(found: Predictions) -> str:
-    return TABLE if found.where.count(found.where[0]) * MOST_PLACES < len(found.where) else QUANTITIES
+    inputs = int(found.rows[-1]) + 1
+    return TABLE if len(found.rows) > MOST_PLACES * inputs else QUANTITIES
 
 
 def _rank(folder: Folder, found: Predictions, item: int) -> list[str]:

@@ -114,9 +114,9 @@ def _entropy_maps(result: Result, row: int) -> list[Figure]:
     return [
         Figure(
             [_side_by_side((("entropy", total), ("mutual information", model)))],
-            f"{where}: entropy on the left, all uncertainty; on the right mutual information, what is due to the model.",
-            f"{where}: entropy from {short(float(total.min()))} to {short(float(total.max()))}, mutual information from "
-            f"{short(float(model.min()))} to {short(float(model.max()))}.",
+            f"{where}: entropy on the left, all uncertainty; mutual information on the right, the model's part.",
+            f"{where}: entropy from {short(float(total.min()))} to {short(float(total.max()))}, mutual information "
+            f"from {short(float(model.min()))} to {short(float(model.max()))}.",
         )
     ]
 

@@ -11,12 +11,11 @@ from scipy.special import entr, ndtri
 
 from mlmc_dropout.report.names import class_words, is_classes, is_pair, place, places
 from mlmc_dropout.report.numbers import matrix
-from mlmc_dropout.result import Result
+from mlmc_dropout.result import SETTLED, Result
 
-__all__ = ["SETTLED", "Predictions", "passes_to_settle", "predictions"]
+__all__ = ["Predictions", "passes_to_settle", "predictions"]
 
 Array = NDArray[np.float64]
-SETTLED = 0.99  # confidence from which on a label is taken as settled
 _ENTROPIES = ("entropy", "expected_entropy", "mutual_information")
 
 
