@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import zipfile
 
 import numpy as np
@@ -226,6 +227,19 @@ def test_print_of_other_methods_and_structures(results):
     assert "paper's S²" not in str(results["pooled"])
     assert "3 inputs × 5 outputs" in str(results["structured"])
     assert "tolerance" in str(results["tolerance"]) and results["tolerance"].status is md.Status.BUDGET_EXHAUSTED
+
+
+def test_print_sums_up_quantities():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3)).eval()
+    result = md.estimate(model, torch.randn(9, 2), outputs="logits", budget=50, method="pooled")
+    text = str(result)
+    for name in ("entropy", "expected_entropy", "mutual_information"):
+        assert re.search(
+            rf"^  {name} +{result[name].value.mean():.6g} +± {result[name].stderr.mean():.2g}$", text, re.M
+        )
+    unsettled = int((result["label"].confidence < 0.99).sum())
+    assert f"{unsettled} of 9 labels are not settled" in text
 
 
 def test_fitted_rates():

@@ -192,7 +192,8 @@ def estimate(
                 return _chosen_from_pool(opening, batches, goal, pool, report, method)
         collector = run_all(opening.runs(batches, goal), pool, checkpoints, report)
     sampler.release()
-    result = collector.result(Status.STOPPED, [checkpoints.problem or "", *remarks], asked=method)
+    notes = [checkpoints.problem or "", *remarks]
+    result = collector.result(Status.STOPPED, notes, asked=method, **_reading(outputs))
     assert result is not None
     return result
 
@@ -316,6 +317,11 @@ def _transform(transform: Any, outputs: str) -> Any:
             f"transform={transform!r} and outputs={outputs!r} both say how to read the outputs; leave out transform="
         )
     return transform
+
+
+def _reading(outputs: str) -> dict[str, str]:
+    """How outputs were read, for the metadata of a result."""
+    return {} if outputs == "values" else {"outputs": outputs}
 
 
 def _less_locating(goal: Goal, questions: Questions) -> Goal:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ FORMAT = 3
 EQUAL = 2  # the format before, in which all inputs had the same passes
 UNSIGNED = 1  # the one before that, without a digest of the contents
 MAX_COST = 1e18  # passes
+SETTLED = 0.99  # confidence from which on a label is taken as settled
 
 
 class Status(enum.Enum):
@@ -511,6 +512,7 @@ def _lines(result: Result) -> list[str]:
         f"  mean      {_finite_mean(result.mean): .6g}  ± {_finite_mean(result.mean_stderr):.2g}",
         f"  variance  {_finite_mean(result.variance): .6g}  ± {_finite_mean(result.variance_stderr):.2g}",
     ]
+    lines += _quantity_lines(result.quantities)
     if result.method != "pooled":
         worth = [_passes(passes) for passes in plain_passes(result)]
         lines.append(f"  as good as {worth[0]} passes of plain Monte Carlo for the mean, {worth[1]} for the variance")
@@ -524,6 +526,18 @@ def _lines(result: Result) -> list[str]:
         rate_Y, rate_V = variance_rates(result.levels)
         lines.append(f"correction variances fall like T^-{rate_Y:.2f} (mean) and T^-{rate_V:.2f} (variance)")
     return lines + ([""] if result.notes else []) + [f"note: {note}" for note in result.notes]
+
+
+def _quantity_lines(quantities: Mapping[str, QuantityEstimate]) -> Iterator[str]:
+    """Averages of what was asked of inputs as a whole, and how many labels more passes may change."""
+    shown = {name: one for name, one in quantities.items() if one.stderr is not None}
+    width = max((len(name) for name in shown), default=0)
+    for name, one in shown.items():
+        if name != "votes":  # their average is that of the mean, nearly
+            yield f"  {name:<{width}}  {_finite_mean(one.value): .6g}  ± {_finite_mean(one.stderr):.2g}"
+    if (label := quantities.get("label")) is not None and label.confidence is not None:
+        unsettled = int((label.confidence < SETTLED).sum())
+        yield f"  {unsettled} of {label.confidence.size} labels are not settled: their confidence is below {SETTLED:g}"
 
 
 def _passes(passes: float) -> str:

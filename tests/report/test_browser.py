@@ -38,6 +38,19 @@ class Segmentation(nn.Module):
         return self.last(self.drop(torch.relu(self.first(x)))).softmax(1)
 
 
+class Logits(Segmentation):
+    """Logits of three classes at every pixel, classes last."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.drop(torch.relu(self.first(x)))).movedim(1, -1)
+
+
+def _extremes() -> md.Quantity:
+    return md.Quantity(
+        "extremes", features=lambda pair: pair[0], combine=lambda e: np.stack([e.max(-1), e.min(-1), e.sum(-1)], -1)
+    )
+
+
 def cases() -> dict[str, tuple[md.Result, dict[str, Any], PageData]]:
     """A page of every kind: result, what was asked, what is shown besides."""
     draw = np.random.default_rng(0)
@@ -45,6 +58,8 @@ def cases() -> dict[str, tuple[md.Result, dict[str, Any], PageData]]:
     plane = seeded(lambda: nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 1)))
     classes = seeded(lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 10)))
     tokens = seeded(lambda: nn.Sequential(nn.Embedding(50, 4), nn.Flatten(), nn.Dropout(0.3), nn.Linear(24, 2)))
+    heads = seeded(lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 4)))
+    asked = ("quantile_0.05", "quantile_0.95", "above_0.3")
     x, rows, ids = np.linspace(0, 1, 50)[:, None], draw.normal(size=(60, 6)), draw.integers(0, 50, (40, 6))
     grid = np.stack(np.meshgrid(np.linspace(-1, 1, 12), np.linspace(0, 5, 9)), -1).reshape(-1, 2)
     names = [f"a class with a long name {i}" for i in range(10)]
@@ -58,6 +73,32 @@ def cases() -> dict[str, tuple[md.Result, dict[str, Any], PageData]]:
             md.estimate(classes, rows, budget=300, transform="softmax"),
             {},
             PageData.of(rows, draw.integers(0, 10, 60), names, features, passes),
+        ),
+        "logits": (
+            md.estimate(classes, rows, budget=100, outputs="logits"),
+            {},
+            PageData.of(rows, draw.integers(0, 10, 60), names, features),
+        ),
+        "binary": (
+            md.estimate(plane, grid, budget=100, outputs="binary-logits"),
+            {},
+            PageData.of(grid, draw.integers(0, 2, len(grid)), ["a quiet night", "an alarm worth getting up for"]),
+        ),
+        "heads": (
+            md.estimate(
+                heads,
+                rows,
+                budget=100,
+                outputs="mean-log-variance",
+                quantities=("aleatoric_variance", "epistemic_variance", "total_variance", *asked, _extremes()),
+            ),
+            {},
+            PageData.of(rows, feature_names=features),
+        ),
+        "pixels": (
+            md.estimate(seeded(Logits), torch.rand(3, 1, 16, 16), budget=16, outputs="logits"),
+            {},
+            PageData.of(class_names=["road", "sky", "everything else"]),
         ),
         "segmentation": (
             md.estimate(seeded(Segmentation), torch.rand(4, 1, 32, 40), budget=32),

@@ -19,11 +19,13 @@ from mlmc_dropout.cli.options import (
     fresh_folder,
     parse_integers,
     parse_ladder,
+    parse_names,
 )
 
 __all__ = ["estimate"]
 
-_FILES, _STOP, _METHOD, _SAMPLING, _WORK = "Files", "When to stop", "Method", "Sampling", "Who does the work"
+_FILES, _ASKED, _STOP, _METHOD = "Files", "What is asked", "When to stop", "Method"
+_SAMPLING, _WORK = "Sampling", "Who does the work"
 
 
 def estimate(
@@ -50,7 +52,21 @@ def estimate(
         typer.Option(help="True classes or values, for accuracy on the page.", rich_help_panel=_FILES),
     ] = None,
     class_names: Annotated[
-        Path | None, typer.Option(help="Text file, one name of an output per line.", rich_help_panel=_FILES)
+        Path | None, typer.Option(help="Text file, one name of a class per line.", rich_help_panel=_FILES)
+    ] = None,
+    outputs: Annotated[
+        str,
+        typer.Option(
+            help="values, logits, binary-logits, probabilities, mean-variance or mean-log-variance.",
+            rich_help_panel=_ASKED,
+        ),
+    ] = "values",
+    quantities: Annotated[
+        str | None,
+        typer.Option(
+            help="As in entropy,label or std,quantile_0.95,above_0.3; all of such outputs if not given.",
+            rich_help_panel=_ASKED,
+        ),
     ] = None,
     budget: Annotated[float | None, typer.Option(help="Passes per input.", rich_help_panel=_STOP)] = None,
     tolerance: Annotated[
@@ -114,7 +130,7 @@ def estimate(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Mean and variance of a dropout network's predictions, with standard errors of both.
+    """Mean, variance and more of a dropout network's predictions, with standard errors.
 
     Args:
         model: ``package.module:factory``, ``path/to/file.py:factory``, or the folder of a run of ``train``.
@@ -123,7 +139,9 @@ def estimate(
         weights: File of the state dict; None for the weights the factory makes.
         dtype: Type to convert the inputs to; None for what the model takes.
         labels: File of true classes or values, for the page.
-        class_names: Text file with the name of one output per line, for the page.
+        class_names: Text file with the name of one class, or output, per line.
+        outputs: What the network returns.
+        quantities: Names separated by commas, beside mean and variance; None for all that such outputs have.
         budget: Passes per input.
         tolerance: Standard error of the mean to reach.
         tolerance_variance: Standard error of the variance to reach.
@@ -161,6 +179,8 @@ def estimate(
     from mlmc_dropout.cli.estimating import Files, Work, estimate_files
 
     settings = {
+        "outputs": outputs,
+        "quantities": None if quantities is None else parse_names(quantities, "--quantities"),
         "budget": budget,
         "tolerance": tolerance,
         "tolerance_variance": tolerance_variance,

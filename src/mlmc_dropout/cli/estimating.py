@@ -17,6 +17,7 @@ from mlmc_dropout.cli.inputs import read_class_names, read_feature_names, read_i
 from mlmc_dropout.cli.loading import read_model, read_transform, read_weights, with_weights
 from mlmc_dropout.cli.running import check_method, command_line, finish, open_executor
 from mlmc_dropout.errors import InputError, MLMCDropoutError, ModelError
+from mlmc_dropout.quantities.questions import questions_for
 from mlmc_dropout.report.data import PageData
 from mlmc_dropout.report.folder import PAGE
 from mlmc_dropout.report.passes import passes_of, telling_rows
@@ -96,6 +97,7 @@ def estimate_files(files: Files, settings: dict[str, Any], work: Work, output: O
         ModelError: If the model fails on the inputs.
     """
     check_method(settings["method"])
+    _check_questions(settings, files)
     _check_goal(settings)
     executor = open_executor(work.workers, work.scheduler)
     x = read_inputs(files.inputs, files.dtype)
@@ -134,6 +136,15 @@ def _labels(path: Path, x: Any) -> Any:
     return labels
 
 
+def _check_questions(settings: dict[str, Any], files: Files) -> None:
+    questions_for(settings["outputs"], settings["quantities"])
+    if files.transform in ("softmax", "sigmoid") and settings["outputs"] != "values":
+        raise InputError(
+            f"--transform {files.transform} and --outputs {settings['outputs']} both say how to read the outputs; "
+            "leave out --transform"
+        )
+
+
 def _check_goal(settings: dict[str, Any]) -> None:
     stop = {name: settings[name] for name in ("budget", "tolerance", "tolerance_variance")}
     if any(value is not None for value in stop.values()):
@@ -163,7 +174,8 @@ def _passes(network: Callable[..., Any], x: Any, result: Result, settings: dict[
     """Single passes of a few inputs for the page; without them where the model does not take so few."""
     with contextlib.suppress(MLMCDropoutError, RuntimeError), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the estimate has given them already
-        sampler = DropoutSampler(network, **{name: settings[name] for name in _OF_SAMPLER})
+        questions = questions_for(settings["outputs"], "mean")
+        sampler = DropoutSampler(network, questions=questions, **{name: settings[name] for name in _OF_SAMPLER})
         return passes_of(sampler, x, telling_rows(result), settings["seed"])
     return {}
 
@@ -177,6 +189,8 @@ def _title(model: str) -> str:
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings as plain data, without what was left at its default or does not apply."""
     idle = {"transform"}
+    if settings["outputs"] == "values":
+        idle.add("outputs")
     if settings["method"] != "mlmc":
         idle.add("levels")
     if settings["tolerance"] is None and settings["tolerance_variance"] is None:
@@ -184,6 +198,8 @@ def _plain(settings: dict[str, Any]) -> dict[str, Any]:
     plain = {key: value for key, value in settings.items() if value not in (None, False) and key not in idle}
     if not isinstance(plain.get("ladder", ""), str):
         plain["ladder"] = list(plain["ladder"])
+    if "quantities" in plain:
+        plain["quantities"] = list(plain["quantities"])
     if "checkpoint" in plain:
         plain["checkpoint"] = str(plain["checkpoint"])
     return plain

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mlmc_dropout.methods.mlmc.ladder import Ladder
 
 __all__ = ["Debug", "Json", "Open", "Quiet", "check_budget", "check_output", "check_rate", "check_seed", "fresh_folder"]
-__all__ += ["parse_integers", "parse_ladder"]
+__all__ += ["parse_integers", "parse_ladder", "parse_names"]
 
 MAX_PASSES = 10**9
 MAX_LEVELS = 16
@@ -107,6 +107,25 @@ def parse_ladder(text: str) -> Ladder:
     from mlmc_dropout.methods.mlmc.ladder import Ladder
 
     return Ladder(parse_integers(text, "--ladder"))
+
+
+def parse_names(text: str, name: str) -> tuple[str, ...]:
+    """Names separated by commas.
+
+    Args:
+        text: As in ``entropy,label``.
+        name: The option, for the message.
+
+    Returns:
+        The names.
+
+    Raises:
+        InputError: If there are none.
+    """
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not names:
+        raise InputError(f"{name} takes names separated by commas, as in entropy,label: got {text!r}")
+    return names
 
 
 def fresh_folder(out: Path, overwrite: bool, marker: str) -> None:

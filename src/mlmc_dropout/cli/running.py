@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from mlmc_dropout.cli.console import Output, TextTable, print_error
+from mlmc_dropout.cli.quantities import quantity_summary, quantity_tables
 from mlmc_dropout.errors import InputError, MissingExtraError
-from mlmc_dropout.report.folder import component_labels, write_somewhere
+from mlmc_dropout.report.folder import write_somewhere
 from mlmc_dropout.report.formats import passes, short
+from mlmc_dropout.report.names import component_names
 from mlmc_dropout.result import Result, Status, leaves, plain_passes
 
 __all__ = ["check_method", "command_line", "finish", "open_executor", "summary", "typical", "write_page_if_possible"]
@@ -99,7 +101,13 @@ def finish(out: Path, result: Result, info: Mapping[str, Any], x: Any, page: boo
         The exit code: 1 if the run ended short of the request or the folder could not be written, 0 otherwise.
     """
     out, files, moved = write_somewhere(out, result, info, x)
-    output.table(overview(result, getattr(x, "class_names", ())))
+    names = getattr(x, "class_names", ())
+    output.table(overview(result, names))
+    for table, sentence in quantity_tables(result, names):
+        output.say()
+        output.table(table)
+        if sentence:
+            output.say(sentence)
     if result.method != "pooled":
         worth = [short(needed, plain=True) for needed in plain_passes(result)]
         output.say(f"As good as {worth[0]} passes of plain Monte Carlo for the mean, {worth[1]} for the variance.")
@@ -113,7 +121,9 @@ def finish(out: Path, result: Result, info: Mapping[str, Any], x: Any, page: boo
     output.say(f"{result.status.value} Results are in {out}{os.sep} ({', '.join(files)}).")
     if written:
         output.say(f"The page is {written}")
-    output.data({**summary(result), "out": str(out), "files": files, "page": written})
+    output.data(
+        {**summary(result), **quantity_summary(result, names), "out": str(out), "files": files, "page": written}
+    )
     return 1 if moved or result.status in SHORT_OF_GOAL else 0
 
 
@@ -184,7 +194,7 @@ def overview(result: Result, names: Sequence[str] = (), max_rows: int = 8) -> Te
     Returns:
         The table.
     """
-    labels = [*(names or component_labels(result))][:max_rows]
+    labels = component_names(result, names)[:max_rows]
     columns = [
         np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves(value)], axis=1).mean(axis=0)
         for value in (result.mean, result.mean_stderr, result.variance, result.variance_stderr)

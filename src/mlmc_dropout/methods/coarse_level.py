@@ -307,6 +307,8 @@ class BoundCoarseLevel(NoRefinement):
         per_pass = 1 + self.coarse_cost * (1 + self.method.ratio)
         count = int(left // per_pass)
         least = LEAST_DESIGNS if LEAST_DESIGNS * of_design <= left / 2 else FEWEST_DESIGNS
+        if not done and count < MIN_PASSES:  # where a pass would go with very many coarse samples
+            count = min(MIN_PASSES, int((left - least * of_design) // (1 + self.coarse_cost)))
         if count * self.method.ratio < (least - designs) * DESIGN:
             count = int((left - (least - designs) * of_design) // (1 + self.coarse_cost))
         if count < (1 if done else MIN_PASSES):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 from functools import partial
 
 import numpy as np
@@ -100,7 +101,7 @@ class Quantile:
         K = len(weights)
         spread = np.tensordot(weights, np.square(at - np.tensordot(weights, at, axes=1)), axes=1) / max(K - 1, 1)
         error = float(student_factor(K)) * np.sqrt(spread) + 0.5 / (n + 4)  # a share is known to half a pass
-        levels = (self.level, *(np.clip(self.level + sign * error, 0, 1) for sign in (-1, 1)))
+        levels: list[Any] = [self.level, *(np.clip(self.level + sign * error, 0, 1) for sign in (-1, 1))]
         value, low, high = (back(centre + scale * np.sinh(_quantile(shares, level, n))) for level in levels)
         coarse = back(centre + scale * np.sinh(_quantile(shares[..., ::2], self.level, n)))
         inside = (shares[..., 0] < levels[1]) & (shares[..., -1] > levels[2])  # the grid reaches as far as is needed

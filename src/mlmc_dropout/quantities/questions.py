@@ -144,15 +144,16 @@ def _asked(one: Any, outputs: str, known: tuple[str, ...]) -> Asked:
     kind, _, number = one.partition("_")
     if kind in _PARAMETERS and number:
         try:
-            return _PARAMETERS[kind](float(number))
+            value = float(number)
         except ValueError:
             raise InputError(f"{kind}_ is followed by a number, as in {kind}_0.95: got {one!r}") from None
+        return _PARAMETERS[kind](value)
     if one not in (*MOMENTS, *known):
         others = [other for other in (*CLASS_OUTPUTS, *PAIR_OUTPUTS) if one in _named(other)]
         hint = f"; it is one of outputs={others[0]!r}" if others else ""
         raise InputError(
-            f"unknown quantity {one!r} for outputs={outputs!r}: use {', '.join((*MOMENTS, *known))}, md.Above, "
-            f"md.Quantile or md.Quantity{hint}"
+            f"unknown quantity {one!r} for outputs={outputs!r}: use {', '.join((*MOMENTS, *known))}, "
+            f"above_0.3 (md.Above), quantile_0.95 (md.Quantile) or md.Quantity{hint}"
         )
     return one
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mlmc_dropout import theory
 from mlmc_dropout.report.blocks import Figure
-from mlmc_dropout.report.formats import passes, short
+from mlmc_dropout.report.formats import passes, short, with_error
 from mlmc_dropout.report.numbers import Comparison, Matrices, average, matrix
-from mlmc_dropout.report.svg import MOST_POINTS, NARROW, WIDE, Axis, Chart, Size, bars
+from mlmc_dropout.report.predictions import Predictions
+from mlmc_dropout.report.svg import MOST_POINTS, NARROW, WIDE, Axis, Chart, Size, bars, bars_with_errors
 from mlmc_dropout.result import Result
 
-__all__ = ["bands", "cost_bars", "histogram", "level_variances", "passes_of_inputs", "sorted_uncertainty"]
+__all__ = ["bands", "class_bars", "cost_bars", "data_against_model", "histogram", "level_variances"]
+__all__ += ["passes_of_inputs", "scatter_with_errors", "sorted_uncertainty"]
 
 Array = NDArray[np.float64]
+MOST_CLASSES = 4  # bars of an input; the others are put together
 
 
 def bands(x: Array, m: Matrices, component: int, label: str, name: str = "input") -> Figure:
@@ -160,6 +163,98 @@ def passes_of_inputs(passes: Array) -> Figure:
         f"Histogram of the passes spent on {len(passes)} inputs: from {short(float(passes.min()))} to "
         f"{short(float(passes.max()))}, median {short(middle)}.",
         (("bar", "inputs"), ("line", "median")),
+    )
+
+
+def class_bars(found: Predictions, item: int, where: str, truth: int | None = None) -> Figure:
+    """Probabilities of the leading classes of one input, with error bars.
+
+    Args:
+        found: The predictions.
+        item: Which of them.
+        where: What it is called.
+        truth: The true class, if known.
+
+    Returns:
+        The figure.
+    """
+    order = np.argsort(-found.p[item], kind="stable")
+    leading, rest = order[:MOST_CLASSES], order[MOST_CLASSES:]
+    items = [(found.names[c], float(found.p[item, c]), float(found.p_stderr[item, c])) for c in leading]
+    others = float(found.p[item, rest].sum()) if len(rest) else 0.0
+    tail = f" The other {len(rest)} classes have {short(max(others, 0.0), 2)} together." if len(rest) else ""
+    true = "" if truth is None else f" The true class is {found.names[truth]}."
+    texts = [with_error(p, error) for _, p, error in items]
+    return Figure(
+        [bars_with_errors(size, items, texts) for size in (WIDE, NARROW)],
+        f"{where[0].upper()}{where[1:]}: mean probabilities, with two standard errors either way.{tail}{true}",
+        "; ".join(f"{name}: {text}" for (name, _, _), text in zip(items, texts, strict=True)),
+    )
+
+
+def data_against_model(found: Predictions) -> Figure:
+    """Expected entropy against mutual information, an item a dot.
+
+    Args:
+        found: The predictions, with both.
+
+    Returns:
+        The figure.
+    """
+    data, _ = found.entropies["expected_entropy"]
+    model, error = found.entropies["mutual_information"]
+    labels = ("expected entropy: of the data", "mutual information: of the model")
+    return scatter_with_errors((data, model), error, labels, np.argsort(-(data + model)), found.unsettled)
+
+
+def scatter_with_errors(
+    points: Sequence[Array],
+    error: Array,
+    labels: tuple[str, str],
+    order: NDArray[np.int64],
+    marked: NDArray[np.int64] | None = None,
+) -> Figure:
+    """What is due to the data against what is due to the model.
+
+    Args:
+        points: Both, (items,) each.
+        error: Standard errors of the second.
+        labels: What the axes measure.
+        order: Items, the most important first; if there are many, all of the first and some of the others are shown.
+        marked: Items whose labels are not settled, if there are labels.
+
+    Returns:
+        The figure.
+    """
+    x, y = points
+    first, others = order[: MOST_POINTS // 2], order[MOST_POINTS // 2 :]
+    thinned = others[:: max(1, -(-len(others) // (MOST_POINTS // 2)))]
+    shown = np.concatenate([first, thinned])
+    error = np.nan_to_num(error)
+    special = np.intersect1d(shown, marked) if marked is not None else np.array([], dtype=np.int64)
+    usual = np.setdiff1d(shown, special)
+    low, high = y[shown] - 2 * error[shown], y[shown] + 2 * error[shown]
+
+    def draw(size: Size) -> str:
+        from_zero = x.min() < x.max() / 2
+        chart = Chart(
+            size, Axis.of(x[shown].tolist(), labels[0], zero=from_zero), Axis.of([*low, *high], labels[1], zero=True)
+        )
+        chart.whiskers(x[shown].tolist(), low.tolist(), high.tolist(), "whisker")
+        for items, style in ((usual, "dot"), (special, "dot2")):
+            chart.dots(x[items].tolist(), y[items].tolist(), style, 3.0)
+        return chart.svg()
+
+    key = [("dot", "an input"), ("line", "± 2 standard errors")]
+    if marked is not None:
+        key = [("dot", "label settled"), ("dot2", "label not settled"), ("line", "± 2 standard errors")]
+    thin = f" {len(shown)} of {len(x)} are shown, all of the most uncertain." if len(shown) < len(x) else ""
+    return Figure(
+        _both_sizes(draw),
+        f"Uncertainty of the data to the right, of the model upwards: high up, more training data would help.{thin}",
+        f"{labels[0]} from {short(float(x.min()))} to {short(float(x.max()))}; {labels[1]} from "
+        f"{short(float(y.min()))} to {short(float(y.max()))}.",
+        key,
     )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mlmc_dropout.errors import InputError, ResultFileError
 from mlmc_dropout.files import read_archive, write_archive
+from mlmc_dropout.report.names import check_class_names, class_words, is_classes, places
 from mlmc_dropout.result import Result, leaves
 
 __all__ = ["PageData"]
@@ -93,13 +94,15 @@ class PageData:
         for name, values in (("inputs", self.x), ("labels", self.labels)):
             if values is not None and len(values) != rows:
                 raise InputError(f"there are {len(values)} {name} for {rows} results; give one for each")
-        if self.class_names and len(self.class_names) != width:
-            raise InputError(
-                f"there are {len(self.class_names)} class names for {width} output components; give one for each"
-            )
+        check_class_names(result, self.class_names)
         if self.labels is None:
             return
-        if self.labels.ndim == 1 and self.labels.dtype.kind in "iu" and width > 1:
+        if is_classes(result) and self.labels.dtype.kind in "iu" and self.labels.size == rows * places(result):
+            width = len(class_words(result))
+            if self.labels.min() < 0 or self.labels.max() >= width:
+                wrong = self.labels[(self.labels < 0) | (self.labels >= width)][0]
+                raise InputError(f"the label {wrong} is no class: the model has {width} classes, 0 to {width - 1}")
+        elif self.labels.ndim == 1 and self.labels.dtype.kind in "iu" and width > 1:
             if self.labels.min() < 0 or self.labels.max() >= width:
                 wrong = self.labels[(self.labels < 0) | (self.labels >= width)][0]
                 raise InputError(f"the label {wrong} is no class: the model has {width} outputs, 0 to {width - 1}")

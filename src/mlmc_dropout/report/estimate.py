@@ -12,12 +12,14 @@ import numpy as np
 
 from mlmc_dropout.report import charts
 from mlmc_dropout.report.blocks import Card, CodeBlock, Facts, Note, Page, Section, TableBlock, Text
+from mlmc_dropout.report.certainty import certainty
 from mlmc_dropout.report.folder import Folder
 from mlmc_dropout.report.formats import duration, passes, percent, ratio, short
 from mlmc_dropout.report.levels import allocation, levels
 from mlmc_dropout.report.numbers import Comparison, Matrices, average, compare, matrices, matrix
 from mlmc_dropout.report.outlook import what_next
 from mlmc_dropout.report.pictures import input_name, output_names, pictures
+from mlmc_dropout.report.predictions import predictions
 from mlmc_dropout.report.truth import beside_labels
 from mlmc_dropout.result import Result, Status, unreliable
 from mlmc_dropout.version import __version__
@@ -64,11 +66,12 @@ def _sections(folder: Folder, m: Matrices, rows: int, width: int) -> Iterator[Se
     yield what_next(folder, m)
     if folder.info.get("comparison"):
         yield _side_by_side(folder)
+    yield from certainty(folder, m)
     yield pictures(folder, m)
     if _uneven(result):
         yield _effort(folder, m)
     if folder.data.labels is not None:
-        yield beside_labels(m, folder.data)
+        yield beside_labels(m, folder.data, predictions(result, folder.data.class_names))
     if result.method != "pooled":
         yield _cost(comparison)
     if result.levels and result.method != "pooled":

@@ -2,6 +2,7 @@
 
 result.npz   estimates, standard errors, levels (``mlmc_dropout.load_result``)
 result.csv   the same estimates, one line per input and output component
+quantities.csv  labels, entropies and so on, one line per input, where such were asked for
 result.nc    the same as NetCDF, when xarray and a NetCDF writer are installed
 page.npz     what the page shows besides: inputs of a few numbers each, labels, names, some passes
 run.json     what was asked, how long it took, versions
@@ -13,7 +14,7 @@ from __future__ import annotations
 import csv
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,21 +24,26 @@ import numpy as np
 
 from mlmc_dropout.errors import InputError, MissingExtraError, ResultFileError
 from mlmc_dropout.files import replacing
+from mlmc_dropout.quantities.storage import columns
 from mlmc_dropout.report.data import PageData
+from mlmc_dropout.report.names import class_words, component_labels, component_names
+from mlmc_dropout.report.numbers import matrix
 from mlmc_dropout.result import Result, leaves, load_result
 
 __all__ = ["FORMAT", "INFO", "Folder", "read_folder", "write_folder", "write_somewhere"]
 
 FORMAT = "mlmc-dropout estimate 1"
-INFO, RESULT, TABLE, NETCDF, DATA, PAGE = (
+INFO, RESULT, TABLE, QUANTITIES, NETCDF, DATA, PAGE = (
     "run.json",
     "result.npz",
     "result.csv",
+    "quantities.csv",
     "result.nc",
     "page.npz",
     "report.html",
 )
 _COLUMNS = ("mean", "variance", "mean_stderr", "variance_stderr", "S2_mean", "S2_variance")
+MOST_PLACES = 16  # values of a quantity that stand in one line
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +78,17 @@ def write_folder(path: Path, result: Result, info: Mapping[str, Any], x: Any = N
     path.mkdir(parents=True, exist_ok=True)
     result.save(path / RESULT)
     names = [RESULT]
+    data = x if isinstance(x, PageData) else PageData.of(x)
     with replacing(path / TABLE) as scratch:
-        write_csv(result, scratch)
+        write_csv(result, scratch, data.class_names)
     names.append(TABLE)
+    (path / QUANTITIES).unlink(missing_ok=True)
+    if lines := quantity_lines(result, data.class_names):
+        with replacing(path / QUANTITIES) as scratch:
+            _write_lines(scratch, lines)
+        names.append(QUANTITIES)
     if _netcdf(result, path / NETCDF):
         names.append(NETCDF)
-    data = x if isinstance(x, PageData) else PageData.of(x)
     (path / DATA).unlink(missing_ok=True)
     if data.save(path / DATA):
         names.append(DATA)
@@ -140,42 +151,63 @@ def read_folder(path: Path) -> Folder:
     return Folder(path, result, info, data)
 
 
-def write_csv(result: Result, path: Path) -> None:
+def write_csv(result: Result, path: Path, class_names: Sequence[str] = ()) -> None:
     """One line per input and output component, with full precision.
 
     Args:
         result: The estimate.
         path: The file.
+        class_names: Names of the classes; they get a column of their own.
     """
-    columns = [name for name in _COLUMNS if getattr(result, name) is not None]
-    matrices = [
-        np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves(getattr(result, name))], axis=1)
-        for name in columns
-    ]
     labels = component_labels(result)
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["input", "output", *columns])
-        for row in range(len(matrices[0])):
-            for index, label in enumerate(labels):
-                writer.writerow([row, label, *(repr(float(matrix[row, index])) for matrix in matrices)])
+    matrices = {name: matrix(values) for name in _COLUMNS if (values := getattr(result, name)) is not None}
+    for name, values in columns(result.quantities):
+        flat = values.reshape(len(values), -1)
+        if len(labels) % flat.shape[1] == 0:  # of an input, or of a pixel: the same for all its classes
+            matrices[name] = np.repeat(flat, len(labels) // flat.shape[1], axis=1)
+    names = component_names(result, class_names) if class_names else None
+    lines = [["input", "output", *(["name"] if names else []), *matrices]]
+    for row in range(len(matrices["mean"])):
+        for index, label in enumerate(labels):
+            named = [names[index]] if names else []
+            lines.append([str(row), label, *named, *(_exact(m[row, index]) for m in matrices.values())])
+    _write_lines(path, lines)
 
 
-def component_labels(result: Result) -> list[str]:
-    """Names of the output components: ``u[0]``, or just ``0`` for a plain tensor of scalars.
+def quantity_lines(result: Result, class_names: Sequence[str] = ()) -> list[list[str]]:
+    """The table of what was asked of inputs as a whole: one line per input, after the heads of its columns.
 
     Args:
         result: The estimate.
+        class_names: Names of the classes; labels are named by them.
 
     Returns:
-        One name per component.
+        The lines; none if there is no such quantity.
     """
-    labels = []
-    for leaf, shape in result.structure.names():
-        for index in np.ndindex(shape):
-            place = ",".join(map(str, index))
-            labels.append(f"{leaf}[{place}]" if leaf and place else leaf or place or "0")
-    return labels
+    heads, cells = ["input"], [[str(row) for row in range(len(leaves(result.mean)[0]))]]
+    names = class_words(result, class_names) if class_names else []
+    for name, values in columns(result.quantities):
+        flat = values.reshape(len(values), -1)
+        places = list(np.ndindex(values.shape[1:]))
+        if len(places) > MOST_PLACES or (flat.shape[1] == result.structure.width > 1):
+            continue  # one per output component: it is in the other table
+        for index, place in enumerate(places):
+            where = f"[{','.join(map(str, place))}]" if len(places) > 1 else ""
+            heads.append(f"{name}{where}")
+            cells.append([_exact(value) for value in flat[:, index]])
+            if name == "label" and names:
+                heads.append(f"label_name{where}")
+                cells.append([names[int(value)] for value in flat[:, index]])
+    return [heads, *map(list, zip(*cells, strict=True))] if len(heads) > 1 else []
+
+
+def _exact(value: Any) -> str:
+    return repr(value.item()) if isinstance(value, np.generic) else repr(value)
+
+
+def _write_lines(path: Path, lines: Iterable[Sequence[str]]) -> None:
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(lines)
 
 
 def _netcdf(result: Result, path: Path) -> bool:

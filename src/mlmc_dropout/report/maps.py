@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from mlmc_dropout.report.blocks import Figure
 from mlmc_dropout.report.colours import colour, png
 from mlmc_dropout.report.formats import short
+from mlmc_dropout.report.names import is_classes
 from mlmc_dropout.report.svg import NARROW, WIDE, Axis, Chart, Size
 from mlmc_dropout.result import Result, leaves
 
@@ -81,21 +82,57 @@ def _grid(x: Array, values: Array) -> Array | None:
     return matrix[::-1]
 
 
-def image_maps(result: Result, rows: Sequence[int]) -> list[Figure]:
-    """Mean and spread of outputs that are images, for some inputs.
+def image_maps(result: Result, rows: Sequence[int], class_names: Sequence[str] = ()) -> list[Figure]:
+    """Mean and spread of outputs that are images, for some inputs; where pixels have classes, their entropies as well.
 
     Args:
         result: The estimate.
         rows: Which inputs.
+        class_names: Names of the classes, if known.
 
     Returns:
-        A figure per input; none if no output is an image.
+        Figures for each input; none if no output is an image.
     """
     for (name, shape), mean, std in zip(result.structure.names(), leaves(result.mean), leaves(result.std), strict=True):
         axes = _image_axes(shape)
         if axes is not None:
-            return [_images(mean[i], std[i], axes, name, i) for i in rows[:MAX_IMAGES]]
+            return [
+                figure
+                for i in rows[:MAX_IMAGES]
+                for figure in (*_entropy_maps(result, i), _images(mean[i], std[i], axes, name, i, class_names))
+            ]
     return []
+
+
+def _entropy_maps(result: Result, row: int) -> list[Figure]:
+    """Entropy and mutual information of every pixel of an input, side by side."""
+    asked = [result.quantities.get(name) for name in ("entropy", "mutual_information")]
+    if not is_classes(result) or any(one is None or one.value.ndim != 3 for one in asked):
+        return []
+    total, model = (one.value[row] for one in asked if one is not None)
+    where = f"Pixels of input {row}"
+    return [
+        Figure(
+            [_side_by_side((("entropy", total), ("mutual information", model)))],
+            f"{where}: entropy on the left, all uncertainty; mutual information on the right, the model's part.",
+            f"{where}: entropy from {short(float(total.min()))} to {short(float(total.max()))}, mutual information "
+            f"from {short(float(model.min()))} to {short(float(model.max()))}.",
+        )
+    ]
+
+
+def _side_by_side(maps: Sequence[tuple[str, Array]]) -> str:
+    step = -(-max(maps[0][1].shape) // MAX_SIDE)
+    parts = []
+    for what, values in maps:
+        low, high = float(values.min()), float(values.max())
+        picture = png(values[::step, ::step], low, high)
+        words = escape(f"{what}: {short(low)} (dark) to {short(high)} (light)")
+        parts.append(
+            f'<div class="map"><img src="{picture}" alt="" width="{values.shape[1]}" height="{values.shape[0]}">'
+            f"<p>{words}</p></div>"
+        )
+    return f'<div class="maps">{"".join(parts)}</div>'
 
 
 def _image_axes(shape: tuple[int, ...]) -> tuple[int, int] | None:
@@ -110,28 +147,22 @@ def _image_axes(shape: tuple[int, ...]) -> tuple[int, int] | None:
     return None
 
 
-def _images(mean: Array, std: Array, axes: tuple[int, int], name: str, row: int) -> Figure:
+def _images(
+    mean: Array, std: Array, axes: tuple[int, int], name: str, row: int, class_names: Sequence[str] = ()
+) -> Figure:
     """The channel with the largest spread, mean and spread side by side."""
     channel_axis = next((axis for axis in range(mean.ndim) if axis not in axes), None)
     channel, of_channel = 0, ""
     if channel_axis is not None:
+        channels = mean.shape[channel_axis]
         channel = int(np.argmax(np.square(std).sum(axis=axes)))
         mean, std = np.take(mean, channel, axis=channel_axis), np.take(std, channel, axis=channel_axis)
-        of_channel = f", channel {channel}, the one with the largest spread"
-    step = -(-max(mean.shape) // MAX_SIDE)
-    parts = []
-    for what, values in (("mean", mean), ("spread", std)):
-        low, high = float(values.min()), float(values.max())
-        picture = png(values[::step, ::step], low, high)
-        words = escape(f"{what}: {short(low)} (dark) to {short(high)} (light)")
-        parts.append(
-            f'<div class="map"><img src="{picture}" alt="" width="{values.shape[1]}" height="{values.shape[0]}">'
-            f"<p>{words}</p></div>"
-        )
+        named = class_names[channel] if len(class_names) == channels else f"channel {channel}"
+        of_channel = f", {named}, the one with the largest spread"
     where = f"{name or 'Output'} of input {row}{of_channel}"
     size = f"{mean.shape[0]} × {mean.shape[1]}"
     return Figure(
-        [f'<div class="maps">{"".join(parts)}</div>'],
+        [_side_by_side((("mean", mean), ("spread", std)))],
         f"{where}: mean of a pass on the left, standard deviation on the right, {size} pixels.",
         f"{where}, {size} pixels. Mean from {short(float(mean.min()))} to {short(float(mean.max()))}; standard "
         f"deviation from {short(float(std.min()))} to {short(float(std.max()))}, largest at pixel "

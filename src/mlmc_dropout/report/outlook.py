@@ -43,7 +43,8 @@ def _advice(folder: Folder, m: Matrices) -> Iterator[str]:
         )
     else:
         yield "The mean is exact up to rounding: more passes would not change it."
-    if result.method == "pooled" and result.metadata.get("asked") == "auto" and result.cost < FEWEST_FOR_DESIGNS:
+    by_auto = result.metadata.get("asked") == "auto" and "outputs" not in result.metadata
+    if result.method == "pooled" and by_auto and result.cost < FEWEST_FOR_DESIGNS:
         yield (
             f"From {FEWEST_FOR_DESIGNS} passes per input on, method auto can draw masks evenly and look for other ways "
             "to save passes, which most networks allow."

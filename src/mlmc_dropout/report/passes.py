@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,5 +55,7 @@ def passes_of(sampler: DropoutSampler, x: Any, rows: list[int], seed: int) -> di
     if program.structure.width > MAX_WIDTH:
         return {}
     keys = pass_keys(seed, PASSES_SHOWN, 0, np.arange(PASSES)).flatten()
-    values = sampler.run(program, few, keys).double().cpu().numpy()
+    observation = sampler.questions.observation(program.structure)
+    main, _ = replace(observation, questions=()).observe(sampler.run(program, few, keys).cpu())
+    values = main.double().numpy()
     return {row: values[:, index] for index, row in enumerate(rows)}

@@ -8,9 +8,10 @@ import numpy as np
 
 from mlmc_dropout.report import charts
 from mlmc_dropout.report.blocks import Section, TableBlock, Text
-from mlmc_dropout.report.folder import Folder, component_labels
+from mlmc_dropout.report.folder import Folder
 from mlmc_dropout.report.formats import short, with_error
 from mlmc_dropout.report.maps import image_maps, surfaces
+from mlmc_dropout.report.names import component_names, is_classes
 from mlmc_dropout.report.numbers import Matrices
 from mlmc_dropout.report.passes import telling_rows
 
@@ -34,7 +35,7 @@ def pictures(folder: Folder, m: Matrices) -> Section:
     """
     x, names = folder.data.x, output_names(folder)
     dimension = 0 if x is None or len(x) < 2 else x.shape[1]
-    images = image_maps(folder.result, telling_rows(folder.result))
+    images = image_maps(folder.result, telling_rows(folder.result), folder.data.class_names)
     blocks: list[Any] = []
     if images:
         title, blocks = "Images", [*images]
@@ -48,11 +49,12 @@ def pictures(folder: Folder, m: Matrices) -> Section:
             for i, label in enumerate(names[:MOST_SURFACES])
             for figure in surfaces(x, m.mean[:, i], m.std[:, i], label, _feature_names(folder))
         ]
-        title, blocks = "Maps of mean and spread", [*shown, *_rest(names, MOST_SURFACES), _ranking(folder, m)]
+        title, blocks = "Maps of mean and spread", [*shown, *_rest(names, MOST_SURFACES)]
     else:
-        title, blocks = "Uncertainty, sorted", [_ranking(folder, m)]
-    if not images and dimension != 1 and len(m.score) > 1:
-        blocks.insert(-1, charts.sorted_uncertainty(m))
+        title, blocks = "Uncertainty, sorted", []
+    if not images and dimension != 1:
+        blocks += [charts.sorted_uncertainty(m)] if len(m.score) > 1 else []
+        blocks += [] if is_classes(folder.result) else [_ranking(folder, m)]  # classes have a table of their own
     return Section("bands", title, [*blocks, *_histograms(folder, m)], short="Pictures")
 
 
@@ -65,7 +67,7 @@ def output_names(folder: Folder) -> list[str]:
     Returns:
         One name per component.
     """
-    return list(folder.data.class_names) or component_labels(folder.result)
+    return component_names(folder.result, folder.data.class_names)
 
 
 def input_name(folder: Folder, row: int) -> str:

@@ -12,7 +12,7 @@ from html import escape
 
 from mlmc_dropout.report.formats import tick_label
 
-__all__ = ["NARROW", "WIDE", "Axis", "Chart", "Size", "bars"]
+__all__ = ["NARROW", "WIDE", "Axis", "Chart", "Size", "bars", "bars_with_errors"]
 
 LEFT, RIGHT, TOP, BOTTOM = 62.0, 12.0, 12.0, 44.0  # margins in pixels
 LABEL_HEIGHT = 20.0  # of the label above the y axis
@@ -310,6 +310,37 @@ def bars(size: Size, items: Sequence[tuple[str, float, str]], style: str = "bar"
         parts.append(f'<text class="label" x="0" y="{top + 15}">{escape(label)}</text>')
         parts.append(f'<text class="value" x="{size.width}" y="{top + 15}" text-anchor="end">{escape(text)}</text>')
         parts.append(f'<rect class="{kind}" x="0" y="{top + 23}" width="{width:.1f}" height="16" rx="3"/>')
+    return _wrap(Size(size.width, row * len(items), size.name), "".join(parts))
+
+
+def bars_with_errors(size: Size, items: Sequence[tuple[str, float, float]], texts: Sequence[str]) -> str:
+    """Horizontal bars from 0 to 1 with two standard errors either way, the first one highlighted.
+
+    Args:
+        size: Width of the drawing; its height follows from the bars.
+        items: (label, value, standard error).
+        texts: What is written at the end of each.
+
+    Returns:
+        The SVG text.
+    """
+    row, room, parts = 46.0, size.width - 2.0, []
+    most = int((size.width - 130) / 7.5)  # characters of a label beside the text
+    for index, ((label, value, error), text) in enumerate(zip(items, texts, strict=True)):
+        top = index * row
+        label = label if len(label) <= most else label[: most - 1] + "…"
+        error = error if math.isfinite(error) else 0.0
+        left, right = (room * min(max(value + sign * 2 * error, 0.0), 1.0) for sign in (-1, 1))
+        kind = "bar first" if index == 0 else "bar"
+        width = max(2.0, room * min(max(value, 0.0), 1.0))
+        parts.append(f'<text class="label" x="0" y="{top + 15}">{escape(label)}</text>')
+        parts.append(f'<text class="value" x="{size.width}" y="{top + 15}" text-anchor="end">{escape(text)}</text>')
+        parts.append(f'<rect class="track" x="0" y="{top + 22}" width="{room:.1f}" height="14" rx="3"/>')
+        parts.append(f'<rect class="{kind}" x="0" y="{top + 22}" width="{width:.1f}" height="14" rx="3"/>')
+        middle = top + 29
+        for a, b, half in ((left, right, 0.0), (left, left, 4.5), (right, right, 4.5)):
+            ends = f'x1="{a:.1f}" x2="{b:.1f}" y1="{middle - half}" y2="{middle + half}"'
+            parts.append(f'<line class="error" {ends}/>')
     return _wrap(Size(size.width, row * len(items), size.name), "".join(parts))
 
 

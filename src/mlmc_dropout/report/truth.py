@@ -12,6 +12,7 @@ from mlmc_dropout.report.blocks import Card, Figure, Section, TableBlock, Text
 from mlmc_dropout.report.data import PageData
 from mlmc_dropout.report.formats import passes, percent, short
 from mlmc_dropout.report.numbers import Matrices
+from mlmc_dropout.report.predictions import Predictions
 from mlmc_dropout.report.svg import NARROW, WIDE, Axis, Chart, Size
 
 __all__ = ["Verdict", "beside_labels", "judge"]
@@ -28,13 +29,16 @@ class Verdict:
 
     Attributes:
         wrong: 0 or 1 for classes; the squared error for values, averaged over the components.
-        spread: Standard deviation of a pass: of the predicted class, or over all components.
+        spread: How uncertain: the standard deviation of a pass, of the predicted class or over all components; the
+            entropy where outputs were read as classes.
         classes: Whether labels are classes.
+        measure: What ``spread`` is called.
     """
 
     wrong: Array
     spread: Array
     classes: bool
+    measure: str = "standard deviation of a pass"
 
     def error(self, inputs: Any = slice(None)) -> float:
         """The error over some inputs.
@@ -55,16 +59,20 @@ class Verdict:
         return np.array([self.error(order[:count]) for count in kept])
 
 
-def judge(m: Matrices, labels: NDArray[Any]) -> Verdict:
+def judge(m: Matrices, labels: NDArray[Any], found: Predictions | None = None) -> Verdict:
     """Compare estimates with labels.
 
     Args:
         m: The estimates.
         labels: Classes (inputs,), or values (inputs, components).
+        found: Predictions, where outputs were read as classes.
 
     Returns:
         What is wrong, and how uncertain it was.
     """
+    if found is not None and labels.dtype.kind in "iu" and labels.size == len(found.label):
+        wrong = (found.label != labels.reshape(-1)).astype(np.float64)
+        return Verdict(wrong, found.score, True, found.measure)
     if labels.ndim == 1 and labels.dtype.kind in "iu" and m.mean.shape[1] > 1:
         predicted = m.mean.argmax(axis=1)
         spread = m.std[np.arange(len(predicted)), predicted]
@@ -73,18 +81,19 @@ def judge(m: Matrices, labels: NDArray[Any]) -> Verdict:
     return Verdict(errors, m.score, False)
 
 
-def beside_labels(m: Matrices, data: PageData) -> Section:
+def beside_labels(m: Matrices, data: PageData, found: Predictions | None = None) -> Section:
     """The section about labels.
 
     Args:
         m: The estimates.
         data: What the page shows besides; has labels.
+        found: Predictions, where outputs were read as classes.
 
     Returns:
         Accuracy or error, the rejection curve, and spread against error.
     """
     assert data.labels is not None
-    verdict = judge(m, data.labels)
+    verdict = judge(m, data.labels, found)
     count, error = len(verdict.wrong), verdict.error()
     if verdict.classes:
         noise = np.sqrt(error * (1 - error) / count)
@@ -118,7 +127,7 @@ def _rejection(verdict: Verdict) -> Figure:
     return Figure(
         [draw(size) for size in (WIDE, NARROW)],
         "Rejection curve: the most uncertain inputs are handed to somebody else, and the error among the others falls "
-        "if the spread knows where the model is wrong.",
+        f"if the uncertainty ({verdict.measure}) knows where the model is wrong.",
         f"The {name} is {short(whole)} over all inputs and {short(float(third))} without the 30 % most uncertain.",
         (("line", f"{name} of those kept"), ("theory", "of all, as if handed over by chance")),
     )
@@ -138,7 +147,7 @@ def _bins(verdict: Verdict) -> TableBlock:
             )
         )
     return TableBlock(
-        "Spread against error: inputs in five groups, from the smallest spread to the largest",
-        ("Group", "Standard deviation of a pass", "Inputs", "Wrong" if verdict.classes else "Root mean square error"),
+        f"Uncertainty against error: inputs in five groups, from the smallest {verdict.measure} to the largest",
+        ("Group", verdict.measure.capitalize(), "Inputs", "Wrong" if verdict.classes else "Root mean square error"),
         rows,
     )

@@ -1,0 +1,187 @@
+"""Class predictions as page and terminal show them: labels, how sure they are, and why they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import entr, ndtri
+
+from mlmc_dropout.report.names import class_words, is_classes, is_pair, place, places
+from mlmc_dropout.report.numbers import matrix
+from mlmc_dropout.result import SETTLED, Result
+
+__all__ = ["Predictions", "passes_to_settle", "predictions"]
+
+Array = NDArray[np.float64]
+_ENTROPIES = ("entropy", "expected_entropy", "mutual_information")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Predictions:
+    """Predictions of classes, one item per input, or per pixel, word or output where an input has several.
+
+    Attributes:
+        names: Names of the classes.
+        rows: The input that an item belongs to, (items,).
+        where: Where in the input, as in ``12,7``; empty if an input has one item.
+        p: Mean probabilities, (items, classes).
+        p_stderr: Their standard errors.
+        label: The predicted class, (items,).
+        confidence: The probability that more passes would not change it; NaN where it was not asked for.
+        entropies: Values and standard errors of those that were asked for, by name, (items,) each.
+        votes: Share of passes that vote for the label, if asked for.
+        reliable: False where rare passes may change the numbers more than their standard errors say.
+    """
+
+    names: Sequence[str]
+    rows: NDArray[np.int64]
+    where: Sequence[str]
+    p: Array
+    p_stderr: Array
+    label: NDArray[np.int64]
+    confidence: Array
+    entropies: Mapping[str, tuple[Array, Array]]
+    votes: Array | None
+    reliable: NDArray[np.bool_]
+
+    @property
+    def measure(self) -> str:
+        """What tells how uncertain a prediction is: the entropy, or the mutual information if only that was asked."""
+        return "entropy" if "entropy" in self.entropies else "mutual information"
+
+    @property
+    def score(self) -> Array:
+        """The values of the measure."""
+        return self.entropies[self.measure.replace(" ", "_")][0]
+
+    @property
+    def order(self) -> NDArray[np.int64]:
+        """Items, most uncertain first."""
+        return np.argsort(-self.score, kind="stable")
+
+    @property
+    def label_p(self) -> tuple[Array, Array]:
+        """Probabilities of the labels, and their standard errors."""
+        index = self.label[:, None]
+        return tuple(np.take_along_axis(values, index, axis=1)[:, 0] for values in (self.p, self.p_stderr))  # type: ignore[return-value]
+
+    @property
+    def unsettled(self) -> NDArray[np.int64]:
+        """Items whose label more passes may change, the least certain first."""
+        open_ones = np.flatnonzero(self.confidence < SETTLED)
+        return open_ones[np.argsort(self.confidence[open_ones], kind="stable")]
+
+    @property
+    def knows_confidence(self) -> bool:
+        """Whether labels were asked for."""
+        return bool(np.isfinite(self.confidence).any())
+
+    def name(self, item: int) -> str:
+        """What the label of an item is called.
+
+        Args:
+            item: The item.
+        """
+        return self.names[int(self.label[item])]
+
+    def runner_up(self, item: int) -> int:
+        """The class of the second largest probability.
+
+        Args:
+            item: The item.
+        """
+        return int(np.argsort(-self.p[item], kind="stable")[1])
+
+
+def predictions(result: Result, class_names: Sequence[str] = ()) -> Predictions | None:
+    """The predictions of a result.
+
+    Args:
+        result: The estimate.
+        class_names: Names of the classes, if known.
+
+    Returns:
+        The predictions; ``None`` where outputs are no classes.
+    """
+    if not is_classes(result):
+        return None
+    count, several = len(matrix(result.mean)), places(result)
+    p, p_stderr = _classes(result)
+    asked = result.quantities.get("label")
+    label = p.argmax(axis=1) if asked is None else asked.value.reshape(-1)
+    confidence = np.full(len(p), np.nan) if asked is None else asked.confidence.reshape(-1)
+    entropies = {
+        name: (one.value.reshape(-1), one.stderr.reshape(-1))
+        for name in _ENTROPIES
+        if (one := result.quantities.get(name)) is not None
+    }
+    flags = [one.reliable.reshape(-1) for one in result.quantities.values() if _is_of_items(one.reliable, len(p))]
+    if not {"entropy", "mutual_information"} & {*entropies}:
+        entropies["entropy"] = np.asarray(entr(np.clip(p, 0, 1)).sum(axis=1)), np.full(len(p), np.nan)
+    return Predictions(
+        class_words(result, class_names),
+        np.repeat(np.arange(count), several),
+        _where(result, class_names) * count,
+        p,
+        p_stderr,
+        label.astype(np.int64),
+        confidence,
+        entropies,
+        _votes(result, label),
+        np.logical_and.reduce(flags) if flags else np.ones(len(p), dtype=bool),
+    )
+
+
+def passes_to_settle(confidence: float, spent: float) -> float:
+    """About how many passes would settle a label: z grows with the square root of the passes.
+
+    Args:
+        confidence: The confidence so far.
+        spent: The passes so far.
+
+    Returns:
+        The passes in all; infinite for two classes that are equal so far.
+
+    Examples:
+        >>> round(passes_to_settle(0.9, 100)), passes_to_settle(0.5, 100)
+        (330, inf)
+    """
+    z = float(ndtri(confidence))
+    return spent * float(ndtri(SETTLED) / z) ** 2 if z > 0 else float("inf")
+
+
+def _is_of_items(flags: object, count: int) -> bool:
+    return isinstance(flags, np.ndarray) and flags.size == count
+
+
+def _classes(result: Result) -> tuple[Array, Array]:
+    """Probabilities of all classes and their standard errors, (items, classes)."""
+    mean, stderr = matrix(result.mean), matrix(result.mean_stderr)
+    if is_pair(result):
+        one = mean.reshape(-1)
+        return np.stack([1 - one, one], axis=1), np.stack([stderr.reshape(-1)] * 2, axis=1)
+    classes = result.structure.names()[0][1][-1]
+    return mean.reshape(-1, classes), stderr.reshape(-1, classes)
+
+
+def _votes(result: Result, label: NDArray[np.int64]) -> Array | None:
+    asked = result.quantities.get("votes")
+    if asked is None:
+        return None
+    votes = matrix(asked.value)
+    if is_pair(result):
+        return np.where(label == 1, votes.reshape(-1), 1 - votes.reshape(-1))
+    return np.take_along_axis(votes.reshape(len(label), -1), label[:, None], axis=1)[:, 0]
+
+
+def _where(result: Result, class_names: Sequence[str]) -> list[str]:
+    """Where in an input its items are."""
+    if places(result) == 1:
+        return [""]
+    if is_pair(result) and len(class_names) == result.structure.width:
+        return list(class_names)
+    shape = result.structure.names()[0][1]
+    return [f"at {place(index)}" for index in np.ndindex(shape if is_pair(result) else shape[:-1])]
