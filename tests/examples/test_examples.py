@@ -32,6 +32,19 @@ def test_rejecting_uncertain_digits_lowers_the_error(capsys):
     assert curve[0.3] < 0.5 * curve[0.0]
 
 
+def test_most_labels_are_settled_at_once(capsys):
+    pytest.importorskip("sklearn")
+    curve = _example("label_or_abstain").main(cap=300)
+    assert curve["20%"] < 0.5 * curve["0%"]
+    assert "labels are settled" in capsys.readouterr().out
+
+
+def test_labels_are_chosen_with_few_passes(capsys):
+    pytest.importorskip("sklearn")
+    (only,) = _example("label_next").main(rounds=1, compare=False)
+    assert only.passes < 0.5 * 1000
+
+
 @pytest.mark.filterwarnings("default::mlmc_dropout.FallbackWarning")
 def test_forecasts_with_an_lstm(capsys):
     found = _example("lstm_series").main()
