@@ -25,11 +25,11 @@ RUNS: dict[str, dict[str, Any]] = {
     "pooled": {"method": "pooled", "budget": 300},
     "nested": {"method": "mlmc", "ladder": (2, 4, 8), "budget": 400},
     "independent": {"method": "mlmc", "ladder": (2, 4, 8), "levels": "independent", "budget": 400},
-    "adaptive": {"method": "mlmc", "ladder": "adaptive", "tolerance": 0.05, "budget": 3000},
+    "adaptive": {"method": "mlmc", "ladder": "adaptive", "tolerance": 0.05, "budget": 3000, "effort": "equal"},
     "stratified": {"method": "stratified", "budget": 400},
     "control-variate": {"method": "control-variate", "budget": 600},
     "auto": {"method": "auto", "budget": 1000},
-    "auto to a tolerance": {"method": "auto", "tolerance": 0.01, "budget": 4000},
+    "auto to a tolerance": {"method": "auto", "tolerance": 0.01, "budget": 4000, "effort": "equal"},
     "shared masks": {"method": "stratified", "masks": "shared", "budget": 400},
 }
 

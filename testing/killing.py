@@ -1,6 +1,7 @@
 """A script: a run with checkpoints is killed again and again, resumed each time, and compared with one that was not.
 
-Arguments: folder, number of kills, seed, method (pooled unless given). The library is imported once; every run is a
+Arguments: folder, number of kills, seed, method (pooled unless given; "effort" is pooled with inputs that stop one by
+one). The library is imported once; every run is a
 fork of this process, which has computed nothing itself. Prints one JSON line.
 """
 
@@ -15,7 +16,8 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-import torch._dynamo  # noqa: F401  vmap imports it on first use; here once for all forks
+import torch
+import torch._dynamo  # vmap imports it on first use; here once for all forks
 
 import mlmc_dropout as md
 from mlmc_dropout.runtime.run import Run
@@ -40,7 +42,11 @@ def run(folder: Path, method: str, checkpoint: bool, budget: int) -> None:
     Run.accept = accepting  # type: ignore[method-assign]
     model, x = small(rows=20)
     keep = {"checkpoint": folder / "checkpoint", "checkpoint_interval": INTERVAL} if checkpoint else {}
-    result = md.estimate(model, x, method=method, budget=budget, **keep)
+    if method == "effort":
+        x = x * torch.arange(1, 21)[:, None] / 10
+        result = md.estimate(model, x, method="pooled", effort="adaptive", budget=budget, **keep)
+    else:
+        result = md.estimate(model, x, method=method, budget=budget, **keep)
     (folder / f"digest-{checkpoint}").write_text(digest(result))
 
 

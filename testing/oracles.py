@@ -16,7 +16,7 @@ from mlmc_dropout.sampling.sampler import DropoutSampler
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
 
-__all__ = ["exact_moments", "one_row_many_times", "run_method", "source_of", "z_limit"]
+__all__ = ["enumerated", "exact_moments", "one_row_many_times", "run_method", "source_of", "z_limit"]
 
 
 def source_of(model: Any, x: Any, seed: int = 0, **options: Any) -> Source:
@@ -41,8 +41,8 @@ def one_row_many_times(x: Tensor, times: int) -> Tensor:
     return x[:1].repeat(times, *(1,) * (x.dim() - 1))
 
 
-def exact_moments(model: Any, x: Tensor, **options: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """μ, μ2 and μ4 of a pass of the first row, from every mask there is, weighted by its probability."""
+def enumerated(model: Any, x: Tensor, **options: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Outputs (masks, width) of the first row under every mask there is, and the masks' probabilities (masks,)."""
     source = source_of(model, x[:1], **options)
     active = source.program.active
     bits = np.array(list(itertools.product((0, 1), repeat=sum(site.units for site in active))), dtype=np.uint8)
@@ -55,7 +55,12 @@ def exact_moments(model: Any, x: Tensor, **options: Any) -> tuple[np.ndarray, np
         weights = weights * np.where(own == 1, 1 - site.p, site.p).prod(axis=1)
         masks.append(torch.from_numpy(own).reshape(len(bits), *site.shape))
         start += site.units
-    out = source.sampler.run_masks(source.program, source.batch, masks).double().numpy()[:, 0]
+    return source.sampler.run_masks(source.program, source.batch, masks).double().numpy()[:, 0], weights
+
+
+def exact_moments(model: Any, x: Tensor, **options: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """μ, μ2 and μ4 of a pass of the first row, from every mask there is, weighted by its probability."""
+    out, weights = enumerated(model, x, **options)
     mean = weights @ out
     return mean, weights @ (out - mean) ** 2, weights @ (out - mean) ** 4
 

@@ -47,7 +47,7 @@ def digest(result: Result) -> str:
         for leaf in [] if value is None else leaves(value):
             known.update(np.ascontiguousarray(leaf).tobytes())
     levels = [(level.fidelity, level.count, level.cost) for level in result.levels]
-    known.update(repr((result.cost, result.status, result.method, levels)).encode())
+    known.update(repr((result.cost, result.passes.tolist(), result.status, result.method, levels)).encode())
     return known.hexdigest()
 
 

@@ -185,7 +185,7 @@ def test_to_xarray(results):
     np.testing.assert_array_equal(data["f.1_variance_stderr"].values, results["structured"].variance_stderr["f"][1])
     assert data.attrs["method"] == "mlmc" and json.loads(data.attrs["metadata"])["levels"] == "independent"
     plain = results["pooled"].to_xarray()
-    estimates = {"mean", "variance", "mean_stderr", "variance_stderr", "mean_reliable", "variance_reliable"}
+    estimates = {"mean", "variance", "mean_stderr", "variance_stderr", "mean_reliable", "variance_reliable", "passes"}
     assert set(plain.data_vars) == estimates and plain["mean_reliable"].dtype == bool
     assert plain["mean"].dims == ("input", "out0")
 

@@ -60,6 +60,7 @@ if TYPE_CHECKING:  # for readers and type checkers; at run time names are import
     from mlmc_dropout.sampling.inputs import Constant
     from mlmc_dropout.sampling.sampler import DropoutSampler, FallbackWarning
     from mlmc_dropout.sampling.sites import Site
+    from mlmc_dropout.stopping.decisions import TopK
 
 __all__ = [
     "Above",
@@ -97,6 +98,7 @@ __all__ = [
     "RunDirectoryError",
     "Site",
     "Status",
+    "TopK",
     "__version__",
     "allocate",
     "estimate",
@@ -132,6 +134,7 @@ _HOMES = {  # where each name is defined: ``mlmc-dropout --help`` shall not wait
     "Result": "result",
     "Site": "sampling.sites",
     "Status": "result",
+    "TopK": "stopping.decisions",
     "allocate": "methods.mlmc.allocation",
     "estimate": "estimate",
     "evaluate": "evaluation.evaluate",

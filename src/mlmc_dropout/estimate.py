@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import torch  # noqa: F401  (for the doctest)
+import torch
 
 from mlmc_dropout.errors import AllocationError, InputError
 from mlmc_dropout.methods.base import Method, MethodSpec
@@ -19,19 +20,27 @@ from mlmc_dropout.moments import Moments
 from mlmc_dropout.quantities.outputs import OutputKind
 from mlmc_dropout.quantities.quantile import LOCATION_PASSES
 from mlmc_dropout.quantities.questions import Asked, Questions, questions_for
+from mlmc_dropout.quantities.shares import Above
 from mlmc_dropout.result import Result, Status
 from mlmc_dropout.runtime.checkpoint import CheckpointStore
-from mlmc_dropout.runtime.executors import task_pool_for
-from mlmc_dropout.runtime.progress import Event, reporter_for
+from mlmc_dropout.runtime.executors import TaskPool, task_pool_for
+from mlmc_dropout.runtime.progress import Event, Reporter, reporter_for
 from mlmc_dropout.runtime.run import Run
 from mlmc_dropout.runtime.scheduler import run_all
+from mlmc_dropout.runtime.screening import SCREENING, Screen, both, with_candidates
 from mlmc_dropout.runtime.signals import ending_by_exception
+from mlmc_dropout.sampling.inputs import Batch
 from mlmc_dropout.sampling.outputs import Transform
 from mlmc_dropout.sampling.sampler import DEFAULT_MEMORY_LIMIT, DropoutSampler
 from mlmc_dropout.sampling.source import Source
+from mlmc_dropout.stopping.decisions import TopK, decision_for
 from mlmc_dropout.stopping.goal import Goal
 
 __all__ = ["estimate"]
+
+DECISION_BUDGET = 10_000  # passes that an input gets at most for a decision, unless a budget is given
+
+_EQUAL = "All inputs got the same passes: {}."
 
 
 def estimate(
@@ -51,6 +60,10 @@ def estimate(
     tolerance_variance: float | None = None,
     relative: bool = False,
     quantile: float = 1.0,
+    effort: Literal["adaptive", "equal"] | None = None,
+    decision: Literal["label"] | Above | TopK | None = None,
+    confidence: float = 0.99,
+    familywise: bool = False,
     transform: Transform | None = None,
     masks: Literal["independent", "shared"] = "independent",
     seed: int = 0,
@@ -68,7 +81,7 @@ def estimate(
 
     It stops at ``budget`` passes per input, at a ``tolerance``, or at whichever comes first; one has to be given.
     The arguments come in four groups: what is asked (``model`` to ``target``), when to stop (``budget`` to
-    ``quantile``), how to sample (``transform`` to ``chunk``), and where to run (``executor`` to the end).
+    ``effort``), how to sample (``transform`` to ``chunk``), and where to run (``executor`` to the end).
 
     Args:
         model: Any ``nn.Module`` or callable of tensors. It is left as it was. Passes are those of training mode with
@@ -93,11 +106,19 @@ def estimate(
             "total_variance"), ``md.Above(c)``, ``md.Quantile(q)``, or ``md.Quantity``; ``None``: all that such outputs
             have. With ``("mean",)`` a ladder of "mlmc" may start at T_0 = 1, have gaps of 1, and single replicates
             above its first level.
-        budget: Passes per input, at most.
+        budget: Passes per input, at most; their average, where inputs stop one by one.
         tolerance: A standard error of the mean that is small enough.
         tolerance_variance: The same for the variance.
         relative: Tolerances are in units of the largest absolute estimate of an output component.
         quantile: The share of all components (inputs × outputs) that must meet a tolerance.
+        effort: "adaptive": every input stops when it may, and with a budget only, passes go where they lower the
+            errors most; "equal": all inputs get the same passes. By default adaptive where there is a tolerance for
+            all components, equal otherwise and where inputs cannot be run apart.
+        decision: What to settle instead of numbers: "label" (which class), ``md.Above(c)`` (whether the mean exceeds
+            c), or ``md.TopK(k, by="mutual_information")``; ``result["decision"]`` has ``value`` and ``settled``. Passes
+            go to inputs whose decision is open, at most ``budget`` to each, 10 000 unless given.
+        confidence: The probability with which each decision has to be right.
+        familywise: Whether it is that of all decisions together.
         transform: Applied to the output of each pass before it is read: a function, "softmax" or "sigmoid".
         masks: "independent": every input has its own masks; "shared": one mask per pass for all inputs. The moments at
             each input are the same.
@@ -132,12 +153,22 @@ def estimate(
         ((5, 1), 1000, 'COMPLETED')
     """
     questions = questions_for(outputs, quantities)
+    decided = None if decision is None else decision_for(decision, confidence, familywise)
+    questions = questions if decided is None else _asking_for(decision, questions)
     spec = _method(method, ladder, counts, levels, target, moments, _mean_only(quantities, tolerance_variance))
     if counts is not None and budget is None and tolerance is None and tolerance_variance is None:
         budget = spec.min_cost()
-    goal = Goal(budget, tolerance, tolerance_variance, relative, quantile)
+    goal = Goal(
+        DECISION_BUDGET if budget is None and decided is not None else budget,
+        tolerance,
+        tolerance_variance,
+        relative,
+        quantile,
+        decision=decided,
+    )
     goal = _less_locating(goal, questions)
     _check_affordable(spec, goal)
+    goal, equal_because = _with_effort(goal, effort, spec)
     sampler = DropoutSampler(
         model,
         masks,
@@ -150,34 +181,125 @@ def estimate(
     )
     checkpoints = CheckpointStore(checkpoint, checkpoint_interval, goal)
     checkpoints.identify(sampler, spec, _seed(seed))
-    runs = _runs(sampler, x, spec, goal, checkpoints, _seed(seed), _chunk(chunk))
+    remarks = [equal_because]
+    opening = _Opening(sampler, spec, checkpoints, _seed(seed), _chunk(chunk), remarks if effort else [])
     with ending_by_exception(), task_pool_for(executor, sampler) as pool, reporter_for(progress) as report:
-        collector = run_all(runs, pool, checkpoints, report)
+        batches = sampler.batches(x)
+        if decided is not None and decided.kind == "top":
+            first = list(itertools.islice(batches, 2))
+            batches = itertools.chain(first, batches)
+            if len(first) > 1:
+                return _chosen_from_pool(opening, batches, goal, pool, report, method)
+        collector = run_all(opening.runs(batches, goal), pool, checkpoints, report)
     sampler.release()
-    result = collector.result(Status.STOPPED, [checkpoints.problem or ""], asked=method, **_reading(outputs))
+    notes = [checkpoints.problem or "", *remarks]
+    result = collector.result(Status.STOPPED, notes, asked=method, **_reading(outputs))
     assert result is not None
     return result
 
 
-def _runs(
-    sampler: DropoutSampler,
-    x: Any,
-    spec: MethodSpec,
-    goal: Goal,
-    checkpoints: CheckpointStore,
-    seed: int,
-    chunk: int | None,
-) -> Iterator[Run]:
-    """A run for every batch of inputs, opened when it is its turn; the first batch decides on the method."""
+@dataclass
+class _Opening:
+    """Opens the runs of batches of inputs; the first batch decides on the method."""
+
+    sampler: DropoutSampler
+    spec: MethodSpec
+    checkpoints: CheckpointStore
+    seed: int
+    chunk: int | None
+    remarks: list[str]
     method: Method | None = None
-    row = 0
-    for index, batch in enumerate(sampler.batches(x)):
-        batch.check_finite(row)
-        source = Source(sampler, sampler.prepare(batch), batch, seed, row, chunk)
-        saved = checkpoints.resume(index, source, goal)
-        method = method or spec.choose(source, checkpoints.origin)
-        yield Run(index, source, method, goal, saved)
-        row += batch.rows
+    opened: int = 0
+
+    def runs(self, batches: Iterable[Batch], goal: Goal) -> Iterator[Run]:
+        """A run for every batch, opened when it is its turn."""
+        row = 0
+        for batch in batches:
+            batch.check_finite(row)
+            yield self.run(batch, goal, row)
+            row += batch.rows
+
+    def run(self, batch: Batch, goal: Goal, first_row: int, numbers: torch.Tensor | None = None) -> Run:
+        """The run of one batch, with the numbers of its rows where these are not consecutive."""
+        program = self.sampler.prepare(batch)
+        source = Source(self.sampler, program, batch, self.seed, first_row, self.chunk, numbers=numbers)
+        apart = program.rows_split and batch.rows > 1
+        own = goal if apart or goal.decision is not None else replace(goal, adaptive=False)
+        if goal.adaptive and not program.rows_split:
+            self.remarks.append(_EQUAL.format("they depend on each other, or on masks of the whole batch"))
+        saved = self.checkpoints.resume(self.opened, source, own)
+        self.method = self.method or self.spec.choose(source, self.checkpoints.origin)
+        run = Run(self.opened, source, self.method, own, saved)
+        self.opened += 1
+        return run
+
+
+def _chosen_from_pool(
+    opening: _Opening, batches: Iterable[Batch], goal: Goal, pool: TaskPool, report: Reporter, asked: str
+) -> Result:
+    """The k largest of several batches: all are screened with few passes, the candidates decided among themselves."""
+    assert goal.decision is not None
+    screen, k = Screen(goal.decision), goal.decision.k
+    few = Goal(budget=min(SCREENING, goal.budget or SCREENING))
+    screened = run_all(opening.runs(batches, few), pool, opening.checkpoints, both(report, screen.watch))
+    before = screened.result(Status.STOPPED, asked=asked)
+    assert before is not None
+    if screened.stopped:
+        return before
+    if screen.seen <= k:
+        raise InputError(f"TopK({k}) of {screen.seen} inputs leaves nothing to decide; choose fewer")
+    batch, numbers = screen.candidates()
+    if len(numbers) == k:
+        return with_candidates(before, None, numbers)
+    candidates = opening.run(batch, goal, int(numbers[0]), torch.from_numpy(numbers))
+    collector = run_all(iter([candidates]), pool, opening.checkpoints, report)
+    opening.sampler.release()
+    after = collector.result(Status.STOPPED, [opening.checkpoints.problem or "", *opening.remarks], asked=asked)
+    return with_candidates(before, after, numbers)
+
+
+def _with_effort(goal: Goal, effort: Any, spec: MethodSpec) -> tuple[Goal, str]:
+    """The goal with inputs that stop one by one, if they may; and why they do not, if that was asked for."""
+    if effort not in (None, "adaptive", "equal"):
+        raise InputError(f"effort is 'adaptive', 'equal' or None: got {effort!r}")
+    if goal.decision is not None:
+        _check_decidable(goal, effort, spec)
+        return replace(goal, adaptive=True), ""
+    if effort == "equal" or (effort is None and not goal.has_tolerance):
+        return goal, ""
+    cause = ""
+    if spec.fixed_counts:
+        cause = "counts= fixes the passes"
+    elif goal.quantile < 1 and goal.has_tolerance:
+        cause = "quantile= is about all of them together"
+    if cause:
+        return goal, _EQUAL.format(cause) if effort else ""
+    return replace(goal, adaptive=True), ""
+
+
+def _check_decidable(goal: Goal, effort: Any, spec: MethodSpec) -> None:
+    """Refuse what contradicts a decision."""
+    if goal.has_tolerance:
+        raise InputError("decision= stops when decisions are settled, tolerance= when numbers are; give one of them")
+    if effort == "equal":
+        raise InputError("decision= sends passes to inputs whose decision is open; leave out effort='equal'")
+    if spec.fixed_counts:
+        raise InputError("counts= fixes the passes and decision= asks for as many as needed; give one of them")
+
+
+def _asking_for(decision: Any, questions: Questions) -> Questions:
+    """The questions with those that a decision rests on."""
+    if decision == "label":
+        wanted: Any = "label"
+    elif isinstance(decision, TopK) and decision.by not in ("mean", "variance"):
+        wanted = decision.by
+    else:
+        return questions
+    names = questions.describe()[1:]
+    if (wanted if isinstance(wanted, str) else wanted.name) in names:
+        return questions
+    (more,) = questions_for(questions.outputs, (wanted,)).asked
+    return replace(questions, asked=(*questions.asked, more))
 
 
 def _mean_only(quantities: Any, tolerance_variance: Any) -> bool:

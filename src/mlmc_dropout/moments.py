@@ -134,6 +134,17 @@ class MomentBlock:
         parts = ([getattr(block, name) for block in blocks] for name in names)
         return cls(blocks[0].count, *map(np.concatenate, parts))
 
+    def select(self, rows: NDArray[np.integer[Any]]) -> MomentBlock:
+        """The same samples of some rows.
+
+        Args:
+            rows: Places along the first axis of the components.
+
+        Returns:
+            Their block.
+        """
+        return MomentBlock(self.count, *(values[rows] for values in self._arrays()))
+
     def merge(self, other: MomentBlock) -> MomentBlock:
         """The block of both sets of samples.
 

@@ -76,13 +76,15 @@ class Predictor:
             x: The inputs, as for :func:`estimate`.
 
         Returns:
-            ``mean``, ``variance``, ``mean_stderr`` and ``variance_stderr``, rows first. Where the model returns several
-            outputs, their names follow a dot, as in ``mean.logits``. Quantities as in ``entropy``, ``entropy_stderr``.
+            ``mean``, ``variance``, ``mean_stderr`` and ``variance_stderr``, rows first, and ``passes`` of every row.
+            Where the model returns several outputs, their names follow a dot, as in ``mean.logits``. Quantities have
+            names as ``entropy`` and ``entropy_stderr``.
         """
         result = self(x)
         found: dict[str, Array] = {}
         for name in _FIELDS:
             found.update(_flat(name, getattr(result, name)))
+        found["passes"] = result.passes
         return found | dict(columns(result.quantities))
 
     def __repr__(self) -> str:

@@ -22,8 +22,9 @@ from mlmc_dropout.sampling.outputs import Structure
 
 __all__ = ["LevelStats", "Result", "Status", "load_result", "unreliable"]
 
-FORMAT = 2
-UNSIGNED = 1  # the format before, without a digest of the contents
+FORMAT = 3
+EQUAL = 2  # the format before, in which all inputs had the same passes
+UNSIGNED = 1  # the one before that, without a digest of the contents
 MAX_COST = 1e18  # passes
 SETTLED = 0.99  # confidence from which on a label is taken as settled
 
@@ -34,7 +35,9 @@ class Status(enum.Enum):
     COMPLETED = "All planned passes were spent."
     TOLERANCE_MET = "The tolerance was met."
     PRECISION_REACHED = "The tolerance lies below the rounding of the model's numbers; more passes would not help."
+    DECIDED = "Every decision is settled."
     BUDGET_EXHAUSTED = "The budget was exhausted before the tolerance was met."
+    UNSETTLED = "The budget was exhausted before every decision was settled."
     STOPPED = "The run was stopped by the user; the result covers the passes spent until then."
     FAILED = "The run ended with an error; the result covers the passes spent until then."
 
@@ -115,7 +118,7 @@ class Result:
         variance_stderr: Standard error of ``variance``.
         S2_mean: The paper's S²_Y (method "mlmc" only, else ``None``).
         S2_variance: The paper's S²_V (method "mlmc" only, else ``None``).
-        cost: Passes spent per input.
+        cost: Passes spent per input, on average.
         levels: Statistics of each level.
         status: How the run ended.
         method: Name of the method.
@@ -127,6 +130,7 @@ class Result:
             cannot be trusted there yet. True everywhere by default.
         variance_reliable: The same for ``variance_stderr``.
         quantities: What was asked beside mean and variance, by name; ``result["entropy"]`` is one of them.
+        passes: Passes spent on each input, (N,); the cost everywhere by default.
     """
 
     mean: Any
@@ -146,8 +150,11 @@ class Result:
     mean_reliable: Any = None
     variance_reliable: Any = None
     quantities: Mapping[str, QuantityEstimate] = field(default_factory=dict)
+    passes: Any = None
 
     def __post_init__(self) -> None:
+        if self.passes is None:
+            object.__setattr__(self, "passes", np.full(len(leaves(self.mean)[0]), float(self.cost)))
         for name in ("mean_reliable", "variance_reliable"):
             if getattr(self, name) is None:
                 everywhere = map_leaves(lambda values: np.ones(np.shape(values), dtype=bool), self.mean)
@@ -211,6 +218,7 @@ class Result:
         arrays = {
             name: _matrix(self.structure, getattr(self, name)) for name in _ARRAYS if getattr(self, name) is not None
         }
+        arrays["passes"] = self.passes
         for index, level in enumerate(self.levels):
             for name in LEVEL_ARRAYS:
                 if getattr(level, name) is not None:
@@ -258,6 +266,7 @@ class Result:
         for name, values in columns(self.quantities):
             axes = (f"{name}_axis{axis}" for axis in range(1, values.ndim))
             variables[name] = (("input", *_class_axes(self.structure, values, axes)), values)
+        variables["passes"] = (("input",), self.passes)
         rows = len(leaves(self.mean)[0])
         attrs = {"method": self.method, "seed": self.seed, "cost": self.cost, "status": self.status.value}
         attrs["metadata"] = json.dumps(dict(self.metadata))
@@ -286,6 +295,7 @@ class Result:
         ]
         table["input"] = np.repeat(np.arange(rows), len(labels)).tolist()
         table["output"] = labels * rows
+        table["passes"] = np.repeat(self.passes, len(labels)).tolist()
         for name in names:
             table[name] = _matrix(self.structure, getattr(self, name)).ravel().tolist()
         for name, values in columns(self.quantities):
@@ -316,8 +326,8 @@ def load_result(path: str | os.PathLike[str]) -> Result:
     """
     path = Path(path) if Path(path).exists() else _npz(path)  # ``save`` adds the suffix
     try:
-        header, arrays = read_archive(path, {UNSIGNED: False, FORMAT: True})
-        if header["format"] not in (UNSIGNED, FORMAT):
+        header, arrays = read_archive(path, {UNSIGNED: False, EQUAL: True, FORMAT: True})
+        if header["format"] not in (UNSIGNED, EQUAL, FORMAT):
             raise ResultFileError(f"{path}: result format {header['format']} is not {FORMAT}; update mlmc-dropout")
         return _rebuild(header, arrays)
     except ResultFileError:
@@ -349,6 +359,7 @@ def _rebuild(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Result:
         metadata=header["metadata"],
         structure=structure,
         quantities=quantities,
+        passes=arrays.get("passes"),
     )
 
 
@@ -358,7 +369,14 @@ def _check_contents(header: dict[str, Any], arrays: dict[str, NDArray[Any]], str
     if len(shape) != 2 or shape[1] != structure.width:
         raise ValueError(f"a mean of shape {shape} for outputs of width {structure.width}")
     expected = {*_ARRAYS, *(f"level{i}.{name}" for i in range(len(header["levels"])) for name in LEVEL_ARRAYS)}
+    if header["format"] == FORMAT and "passes" not in arrays:
+        raise ValueError("no passes of inputs")
+    passes = arrays.get("passes", np.ones(shape[:1]))
+    if passes.shape != shape[:1] or passes.dtype != np.float64 or not ((passes >= 1) & (passes < MAX_COST)).all():
+        raise ValueError("passes that no input has had")
     for name, values in arrays.items():
+        if name == "passes":
+            continue
         kind = np.dtype(bool) if name.endswith("_reliable") else np.dtype(np.float64)
         if name not in expected or values.shape != shape or values.dtype != kind:
             raise ValueError(f"an array {name!r} of shape {values.shape} and dtype {values.dtype}")
@@ -483,8 +501,10 @@ def _finite_mean(value: Any) -> float:
 
 def _lines(result: Result) -> list[str]:
     rows = len(leaves(result.mean)[0])
+    least, most = result.passes.min(), result.passes.max()
+    spent = f" ({least:g} to {most:g})" if least < most else ""
     lines = [
-        f"{result.method}: {rows} inputs × {result.structure.width} outputs, {result.cost:g} passes per input, "
+        f"{result.method}: {rows} inputs × {result.structure.width} outputs, {result.cost:g} passes per input{spent}, "
         f"seed {result.seed}",
         result.status.value,
         "",

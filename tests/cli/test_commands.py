@@ -80,6 +80,15 @@ def test_a_tolerance_within_reach_is_met(call, folder):
     assert md.load_result(folder / "run" / "result.npz").mean_stderr.max() <= 0.05
 
 
+def test_effort_is_an_option(call, folder):
+    for effort, equal in (("equal", True), ("adaptive", False)):
+        options = ("--budget", 2000, "--method", "pooled", "--effort", effort, "--out", effort)
+        assert call(*GOOD, *options).code == 0
+        passes = md.load_result(folder / effort / "result.npz").passes
+        assert (np.ptp(passes) == 0) == equal
+    assert call(*GOOD, "--budget", 100, "--effort", "most", "--out", "other").code == 2
+
+
 def test_options_reach_the_library(call, folder):
     options = ("--method", "mlmc", "--ladder", "2,4", "--counts", "5,3", "--levels", "independent", "--masks", "shared")
     assert call(*GOOD, *options, "--transform", "softmax", "--rate", 0.5, "--out", "run").code == 0

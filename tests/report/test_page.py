@@ -70,6 +70,16 @@ class _Outline(HTMLParser):
                 self.fetched.append(attributes[name])
 
 
+def test_inputs_with_different_passes_get_a_section(model, tmp_path):
+    x = np.linspace(0, 1, 9)[:, None]
+    whole = md.estimate(model, 30 * x**3, method="pooled", tolerance=0.0015)
+    result = md.estimate(model, 30 * x**3, method="pooled", tolerance=0.0015, budget=0.7 * whole.cost)
+    text = _page(tmp_path, result, x, asked={"tolerance": 0.0015, "budget": 0.7 * whole.cost})
+    assert "Passes of each input" in text and "passes on average for each of 9 inputs" in text
+    unmet = int((result.mean_stderr > 0.0015).any(axis=1).sum())
+    assert 0 < unmet < 9 and f"{unmet} of 9 inputs have not met the tolerance" in text
+
+
 @pytest.mark.parametrize("method", SECTIONS)
 def test_every_method_gets_the_sections_that_apply(method, model, tmp_path):
     result = md.estimate(model, np.linspace(0, 1, 9)[:, None], method=method, budget=3000)

@@ -188,7 +188,8 @@ def test_the_file_is_data_and_nothing_in_it_is_executed(tmp_path):
         assert all(name.endswith(".npy") for name in archive.namelist())
     with np.load(tmp_path / "c", allow_pickle=False) as file:
         header = json.loads(str(file["header"]))
-    assert header["done"] == {"passes": 200} and header["counts"] == {"passes": 200}
+    (cohort,) = header["cohorts"]
+    assert cohort["done"] == {"passes": 200} and cohort["counts"] == {"passes": 200}
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_state_before_it(tmp_path):

@@ -15,9 +15,10 @@ SCRIPT = Path(killing.__file__)
 INTERVAL = 0.1
 
 
+@pytest.mark.parametrize("method", ["pooled", "effort"])
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_killed_at_random_moments_and_resumed_the_result_is_the_same(kills, tmp_path):
-    call = [sys.executable, str(SCRIPT), str(tmp_path), str(kills), str(kills)]
+def test_killed_at_random_moments_and_resumed_the_result_is_the_same(kills, method, tmp_path):
+    call = [sys.executable, str(SCRIPT), str(tmp_path), str(kills), str(kills), method]
     done = subprocess.run(call, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

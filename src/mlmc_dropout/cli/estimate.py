@@ -81,6 +81,12 @@ def estimate(
     quantile: Annotated[
         float, typer.Option(help="Share of components that must meet the tolerance.", rich_help_panel=_STOP)
     ] = 1.0,
+    effort: Annotated[
+        str | None,
+        typer.Option(
+            help="adaptive: every input stops when it may; equal: same passes for all.", rich_help_panel=_STOP
+        ),
+    ] = None,
     method: Annotated[
         str, typer.Option(help="auto, pooled, stratified, control-variate or mlmc.", rich_help_panel=_METHOD)
     ] = "auto",
@@ -141,6 +147,7 @@ def estimate(
         tolerance_variance: Standard error of the variance to reach.
         relative: Tolerances are shares of the largest value.
         quantile: Share of components that must meet the tolerance.
+        effort: ``adaptive`` or ``equal``; adaptive by default where there is a tolerance.
         method: The estimator; ``auto`` lets the library choose.
         ladder: Fidelities for method mlmc, as in ``4,8,16``, or ``adaptive``.
         counts: Replicates per level for method mlmc, as in ``103,73,37``.
@@ -179,6 +186,7 @@ def estimate(
         "tolerance_variance": tolerance_variance,
         "relative": relative,
         "quantile": quantile,
+        "effort": effort,
         "method": method,
         "ladder": ladder if ladder in (None, "adaptive") else parse_ladder(ladder),
         "counts": None if counts is None else parse_integers(counts, "--counts"),

@@ -219,7 +219,7 @@ def _outputs(source: Source, level: int, replicate: int, indices: range, design:
     if design == 1:
         return source.passes(EVALUATION + level, (replicate,), indices)[:, 0]
     keys = pass_keys(source.seed, EVALUATION + _LEVELS + level, replicate, np.asarray(indices))
-    out = source.sampler.run(source.program, source.batch, keys, source.first_row, design_passes=design)
+    out = source.sampler.run(source.program, source.batch, keys, source.row_numbers, design_passes=design)
     values = out.double().cpu().numpy()
     source.check(values)
     return values

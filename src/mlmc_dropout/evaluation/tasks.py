@@ -96,6 +96,7 @@ class _BlockRun:
 
     def __init__(self, index: int, source: Source, method: Question, task: BlockTask) -> None:
         self.index, self.source, self.method, self.bound = index, source, method, method
+        self.open, self.selection = source, None  # all rows of the block
         self.tasks: list[Any] = [task]
         self.unsent = 1
 

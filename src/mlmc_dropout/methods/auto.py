@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mlmc_dropout.methods.base import Method
-from mlmc_dropout.methods.coarse_pilot import coarse_look
+from mlmc_dropout.methods.coarse_pilot import affordable_coarse_look, coarse_look
 from mlmc_dropout.methods.control_variate import GRADIENT_MASKS, ControlVariate, affordable
 from mlmc_dropout.methods.paired_designs import SHORT, UNKNOWN_BUDGET, preparation_cost
 from mlmc_dropout.methods.pilot import Look, Pilot, affordable_look
@@ -62,6 +62,8 @@ class Auto:
         Returns:
             The method that is predicted to be cheapest.
         """
+        if goal.decision is not None:
+            return Pooled(reason="auto chose pooled: most decisions need fewer passes than derivatives would cost.")
         budget = goal.budget or UNKNOWN_BUDGET
         if source.observation.outputs != "values":
             return _through_reading(source, goal, budget)
@@ -85,14 +87,14 @@ def _through_reading(source: Source, goal: Goal, budget: float) -> Method:
     """For outputs that are read in some way: the expansion, read in the same way, or plain passes."""
     unused = "some mask units belong to no single input"
     if supported(source.program):
-        if preparation_cost(source) > MOST_FOR_READING * budget:
-            unused = "one backward pass per output would be too expensive here"
-        else:
-            try:
-                look = coarse_look(source, goal)
-            except DerivativeError as error:
-                unused = f"there are no derivatives ({error.cause})"
+        try:
+            size = affordable_coarse_look(source, goal)
+            if preparation_cost(source) > MOST_FOR_READING * budget:
+                unused = "one backward pass per output would be too expensive here"
+            elif size is None:
+                unused = "a pilot would cost too many of the passes"
             else:
+                look = coarse_look(source, size)
                 if min(look.at(budget)) >= WORTH_READING:
                     return look.method(
                         reason="auto chose the expansion in the masks, read like the passes: by a pilot."
@@ -100,6 +102,8 @@ def _through_reading(source: Source, goal: Goal, budget: float) -> Method:
                 return Pooled(
                     math.ceil(look.cost), reason="auto chose pooled: by a pilot, nothing else is worth its cost."
                 )
+        except DerivativeError as error:
+            unused = f"there are no derivatives ({error.cause})"
     return Pooled(reason=f"auto chose pooled: {unused}.")
 
 

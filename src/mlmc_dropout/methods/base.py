@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from mlmc_dropout.groups import GroupBlock
 from mlmc_dropout.methods.states import Block
 from mlmc_dropout.methods.tails import Trust
+from mlmc_dropout.quantities.base import QuantityEstimate
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
 
@@ -28,12 +29,14 @@ __all__ = [
     "MethodSpec",
     "NoRefinement",
     "OneStage",
+    "Rows",
     "State",
     "Task",
     "blocks",
 ]
 
 Array = NDArray[np.float64]
+Rows = NDArray[np.integer[Any]]
 
 State = Any  # of the method's own type: a frozen value of moment blocks (see ``states``)
 
@@ -89,6 +92,7 @@ class Estimates:
     overhead: float = 0.0  # the part of the cost that came before the first sample
     trust: Trust | None = None  # whether standard errors can be believed; None: nothing speaks against it
     groups: GroupBlock | None = None  # means of features over groups of passes, where more is asked than two moments
+    quantities: Mapping[str, QuantityEstimate] | None = None  # what these groups tell
 
 
 class MethodSpec(Protocol):
@@ -239,6 +243,16 @@ class BoundMethod(Protocol):
             KeyError: If blocks are missing.
         """
 
+    def select(self, rows: Rows) -> BoundMethod:
+        """The method made ready for some of the rows, from what was computed for all of them.
+
+        Args:
+            rows: Places of the rows in the batch, in ascending order.
+
+        Returns:
+            The method for these rows; itself, if it holds nothing that belongs to rows.
+        """
+
     def refined(self, estimates: Estimates) -> tuple[Method, float] | None:
         """The next stage of a method that grows.
 
@@ -278,7 +292,7 @@ class OneStage:
 
 
 class NoRefinement:
-    """For bound methods that stay as they are, with tasks that weigh as much as they have samples."""
+    """For bound methods that stay as they are for all rows, with tasks that weigh as much as they have samples."""
 
     __slots__ = ()
 
@@ -294,6 +308,17 @@ class NoRefinement:
             task: A task.
         """
         return float(task.count)
+
+    def select(self, rows: Rows) -> Self:
+        """Nothing belongs to rows.
+
+        Args:
+            rows: Places of the rows in the batch.
+
+        Returns:
+            Itself.
+        """
+        return self
 
     def refined(self, estimates: Estimates) -> None:
         """Nothing to refine.

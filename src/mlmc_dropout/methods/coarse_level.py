@@ -16,7 +16,7 @@ included, is a smooth function of means over groups (``quantities.jackknife``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mlmc_dropout.groups import GroupBlock
-from mlmc_dropout.methods.base import Estimates, LevelEstimate, NoRefinement, OneStage, Task, blocks
+from mlmc_dropout.methods.base import Estimates, LevelEstimate, NoRefinement, OneStage, Rows, Task, blocks
 from mlmc_dropout.methods.designs import Joint, coefficients
-from mlmc_dropout.methods.paired_designs import PreparedRows, as_array
+from mlmc_dropout.methods.paired_designs import PreparedRows, as_array, selected
 from mlmc_dropout.methods.states import Block, from_blocks, merge_states, states_beside
-from mlmc_dropout.methods.tails import Trust, trust
+from mlmc_dropout.methods.tails import Trust, trust, widened_for_tails
 from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.quantities.jackknife import jackknife
 from mlmc_dropout.quantities.questions import Observation
@@ -54,6 +54,7 @@ Array = NDArray[np.float64]
 DESIGN = SAMPLES  # coarse samples of a design
 MIN_PASSES = 16  # for groups that tell a standard error
 LEAST_DESIGNS = 32  # one for every group
+FEWEST_DESIGNS = 8  # where those would take most of the passes: fewer groups, and wider standard errors
 _TASK = 1024  # coarse samples of a task
 _ALIKE = 12.0  # passes' worth of belief that a feature has the coefficient of all
 _PER_OUTPUT = 100.0  # reading an output, in operations of a matrix product
@@ -147,6 +148,43 @@ class CoarseRows:
         return cls(PreparedRows(rows, (), expansion_of(source.program, slopes)), slopes.at_mean)
 
     @property
+    def rows(self) -> slice:
+        """Which rows of the batch."""
+        return self.passes.rows
+
+    def select(self, rows: Rows, start: int) -> CoarseRows:
+        """The coarse level of some of these rows.
+
+        Args:
+            rows: Places among these rows.
+            start: Place of the first of them in the batch that is made of the rows selected.
+
+        Returns:
+            The same of these rows.
+        """
+        places = torch.from_numpy(np.asarray(rows, dtype=np.int64)).to(self.centre.device)
+        return CoarseRows(self.passes.select(rows, start), self.centre[places])
+
+    def joins(self, other: CoarseRows) -> bool:
+        """Whether the rows after these can be computed together with them.
+
+        Args:
+            other: The coarse level of the rows after these.
+        """
+        return self.passes.joins(other.passes)
+
+    def joined(self, other: CoarseRows) -> CoarseRows:
+        """The coarse level of these rows and of those after them.
+
+        Args:
+            other: The coarse level of the rows after these.
+
+        Returns:
+            The joint one.
+        """
+        return CoarseRows(self.passes.joined(other.passes), torch.cat([self.centre, other.centre]))
+
+    @property
     def expansion(self) -> Expansion:
         """G as a function of the masks."""
         assert isinstance(self.passes.surrogate, Expansion)
@@ -211,10 +249,11 @@ def coarse_features(
     locations = None if source.locations is None else torch.from_numpy(source.locations)
     for some in np.array_split(designs, -(-len(designs) * DESIGN // BLOCK)):
         keys = pass_keys(source.seed, stream, some, 0)
-        S = rows.centre + cyclic_values(source, rows.expansion, keys)
-        _, features = observation.observe(S.cpu(), locations)
+        # In double precision, as passes are: rounding must not tell the two levels apart.
+        S = rows.centre.double() + cyclic_values(source, rows.expansion, keys).double()
+        _, features = observation.observe(S.cpu(), locations, are_passes=False)
         assert features is not None
-        found.append(features.unflatten(0, (-1, DESIGN)).mean(dim=1, dtype=torch.float64).numpy())
+        found.append(features.unflatten(0, (-1, DESIGN)).mean(dim=1).numpy())
     return np.concatenate(found)
 
 
@@ -237,9 +276,20 @@ class BoundCoarseLevel(NoRefinement):
     observation: Observation
 
     def min_cost(self) -> int:
-        """A few passes, one design of the coarse level per group, and what preparing them cost."""
-        coarse = LEAST_DESIGNS * DESIGN * self.coarse_cost
+        """A few passes, a few designs of the coarse level, and what preparing them cost."""
+        coarse = FEWEST_DESIGNS * DESIGN * self.coarse_cost
         return int(np.ceil(MIN_PASSES * (1 + self.coarse_cost) + coarse + self.overhead))
+
+    def select(self, rows: Rows) -> BoundCoarseLevel:
+        """Both levels for some of the rows.
+
+        Args:
+            rows: Places of the rows in the batch, in ascending order.
+
+        Returns:
+            The method for these rows.
+        """
+        return replace(self, parts=selected(self.parts, rows))
 
     def extend(self, done: Mapping[str, int], budget: float) -> tuple[list[Task], dict[str, int]]:
         """Plan further passes, and as many coarse samples as pay beside them.
@@ -256,13 +306,14 @@ class BoundCoarseLevel(NoRefinement):
         of_design = DESIGN * self.coarse_cost
         per_pass = 1 + self.coarse_cost * (1 + self.method.ratio)
         count = int(left // per_pass)
+        least = LEAST_DESIGNS if LEAST_DESIGNS * of_design <= left / 2 else FEWEST_DESIGNS
         if not done and count < MIN_PASSES:  # where a pass would go with very many coarse samples
-            count = min(MIN_PASSES, int((left - LEAST_DESIGNS * of_design) // (1 + self.coarse_cost)))
-        if count * self.method.ratio < LEAST_DESIGNS * DESIGN - designs * DESIGN:  # one design for every group
-            count = int((left - (LEAST_DESIGNS - designs) * of_design) // (1 + self.coarse_cost))
+            count = min(MIN_PASSES, int((left - least * of_design) // (1 + self.coarse_cost)))
+        if count * self.method.ratio < (least - designs) * DESIGN:
+            count = int((left - (least - designs) * of_design) // (1 + self.coarse_cost))
         if count < (1 if done else MIN_PASSES):
             return [], dict(done)
-        wanted = max(LEAST_DESIGNS, round((fine + count) * self.method.ratio / DESIGN)) - designs
+        wanted = max(least, round((fine + count) * self.method.ratio / DESIGN)) - designs
         affordable = int((left - count * (1 + self.coarse_cost)) // of_design)
         more = max(0, min(wanted, affordable))
         tasks = [(Task(0, a, n), a) for a, n in blocks(fine, count, BLOCK)]
@@ -330,7 +381,8 @@ class BoundCoarseLevel(NoRefinement):
         source.check(D)
         S = as_array(part.centre) + G
         locations = None if source.locations is None else torch.from_numpy(source.locations)
-        seen = [self.observation.observe(torch.from_numpy(values), locations) for values in (D, S)]
+        levels = ((D, True), (S, False))
+        seen = [self.observation.observe(torch.from_numpy(v), locations, are_passes) for v, are_passes in levels]
         return [array.numpy() for pair in seen for array in pair if array is not None]
 
     # ------------------------------------------------------------------------------ states
@@ -379,6 +431,7 @@ class BoundCoarseLevel(NoRefinement):
         cost = float(done["passes"])
         plain = GroupBlock(groups.counts, groups.means[..., self._own_columns()])
         assert state.passes is not None and state.rest is not None
+        variance_stderr = variance_stderr * widened_for_tails(state.passes, _left(state.passes, variance_stderr))
         return Estimates(
             mean,
             variance,
@@ -452,26 +505,32 @@ def combined(state: CoarseState) -> GroupBlock:
         levels = [level.coarser() for level in levels]
     fine, companion, coarse = levels
     assert state.even is not None and state.odd is not None
-    both: Joint = merge_states(state.even, state.odd)
-    less = 1.0 / (1.0 + _coarse_noise(both, coarse))
-    from_even, from_odd = (less * _coefficient(half, both) for half in (state.even, state.odd))
+    passes = state.even.v.count + state.odd.v.count
+    from_even, from_odd = (_coefficient(half, coarse, passes) for half in (state.even, state.odd))
     beta = np.where((np.arange(len(fine.counts)) % 2 == 0)[:, None, None], from_odd, from_even)
     return GroupBlock(fine.counts, fine.means - beta * (companion.means - coarse.means))
 
 
-def _coefficient(half: Joint, both: Joint) -> Array:
-    assert both.c is not None
-    found, _ = coefficients(half, np.nan_to_num(both.c.variance), 1.0, _ALIKE)
-    return found
+def _coefficient(half: Joint, coarse: GroupBlock, passes: int) -> Array:
+    """β from one half of the passes alone: what the other half has to do with it would be a bias."""
+    assert half.c is not None
+    found, _ = coefficients(half, np.nan_to_num(half.c.variance), 1.0, _ALIKE)
+    return found / (1.0 + _coarse_noise(half.c, coarse, passes))
 
 
-def _coarse_noise(both: Joint, coarse: GroupBlock) -> float:
+def _coarse_noise(companion: MomentBlock, coarse: GroupBlock, passes: int) -> float:
     """Variance of the mean over coarse samples, over that of the mean over as many of them as there are passes."""
-    assert both.c is not None
     K = len(coarse.counts)
     of_means = coarse.means.var(axis=0, ddof=1).sum() / K if K > 1 else 0.0
-    alone = float(both.c.variance.sum()) / both.c.count
+    alone = float(companion.variance.sum()) / passes
     return float(of_means / alone) if alone > 0 else 0.0
+
+
+def _left(passes: MomentBlock, variance_stderr: Array) -> Array:
+    """The share of what plain averaging leaves to chance of the variance."""
+    plain = (passes.fourth - np.square(passes.variance)) / passes.count
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.clip(np.nan_to_num(np.square(variance_stderr) / plain, nan=1.0), 0.0, 1.0)
 
 
 def _trust(state: CoarseState, variance: Array, mean_stderr: Array, variance_stderr: Array) -> Trust:

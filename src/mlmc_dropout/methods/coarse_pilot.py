@@ -23,16 +23,31 @@ from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
 from mlmc_dropout.surrogates.linear import linearise
 
-__all__ = ["CoarseLook", "coarse_look"]
+__all__ = ["CoarseLook", "LookSize", "affordable_coarse_look", "coarse_look"]
 
 Array = NDArray[np.float64]
 
 SHARE = 0.04  # of the passes to come: more is not spent on looking
-PASSES = 32
-DESIGNS = 8
 MOST_ROWS = 8
 RATIOS = (2.0, 400.0)  # of coarse samples to passes
 UNKNOWN_BUDGET = 1280.0
+_SIZES = ((32, 8), (16, 4))  # passes and designs of a row, the second where the first costs too much
+_TINY = 1e-300
+
+
+@dataclass(frozen=True, slots=True)
+class LookSize:
+    """How much a pilot looks at.
+
+    Attributes:
+        rows: Rows.
+        passes: Passes of each.
+        designs: Designs of the coarse level of each.
+    """
+
+    rows: int
+    passes: int
+    designs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +56,19 @@ class CoarseLook:
 
     Attributes:
         ratio: Coarse samples per pass that serve mean and variance best.
-        gain: Times fewer passes than plain averaging needs for the mean, without what is spent in advance.
-        gain_V: The same for the variance.
+        plain: Variances of a pass, and of its squares, summed over rows and components.
+        rest: The same of what the coarse level leaves of them.
+        coarse: The same of a coarse sample.
+        coarse_cost: c_0, in passes.
         cost: What the pilot cost, in passes of all rows.
         overhead: What the derivatives of all rows will cost.
     """
 
     ratio: float
-    gain: float
-    gain_V: float
+    plain: tuple[float, float]
+    rest: tuple[float, float]
+    coarse: tuple[float, float]
+    coarse_cost: float
     cost: float
     overhead: float
 
@@ -66,24 +85,56 @@ class CoarseLook:
         return CoarseLevel(self.ratio, overhead + self.cost, reason)
 
     def at(self, budget: float) -> tuple[float, float]:
-        """Both gains, less what is spent in advance.
+        """Times fewer passes than plain averaging needs, all that is spent in advance included.
 
         Args:
             budget: Passes per input.
 
         Returns:
-            Those of the mean and of the variance.
+            Both gains, of the mean and of the variance; 0 where the budget does not hold the method.
         """
-        left = max(budget - self.cost - self.overhead, 0.0) / budget
-        return self.gain * left, self.gain_V * left
+        left, c0, least = budget - self.cost - self.overhead, self.coarse_cost, LEAST_DESIGNS * DESIGN
+        passes = left / (1 + c0 * (1 + self.ratio))
+        if passes * self.ratio < least:
+            passes = (left - least * c0) / (1 + c0)
+        if passes < MIN_PASSES:
+            return 0.0, 0.0
+        samples = max(passes * self.ratio, least)
+        parts = zip(self.plain, self.rest, self.coarse, strict=True)
+        mean, variance = (v / budget / max(r / passes + c / samples, _TINY) for v, r, c in parts)
+        return mean, variance
 
 
-def coarse_look(source: Source, goal: Goal) -> CoarseLook:
-    """Look at a few rows.
+def affordable_coarse_look(source: Source, goal: Goal) -> LookSize | None:
+    """The pilot that costs no more than its share of the passes to come.
 
     Args:
         source: The passes of the inputs.
         goal: When to stop.
+
+    Returns:
+        What to look at; ``None`` if even the least costs too much.
+    """
+    affordable = SHARE * (goal.budget or UNKNOWN_BUDGET) * source.batch.rows
+    for passes, designs in _SIZES:
+        rows = int(affordable / _cost_of_row(source, passes, designs))
+        if rows:
+            return LookSize(min(rows, source.batch.rows, MOST_ROWS), passes, designs)
+    return None
+
+
+def _cost_of_row(source: Source, passes: int, designs: int) -> float:
+    """About what looking at one row costs, in its passes."""
+    c0 = coarse_cost(source)
+    return 1 + 2 * source.program.structure.width + passes * (1 + c0) + designs * DESIGN * c0
+
+
+def coarse_look(source: Source, size: LookSize | None) -> CoarseLook:
+    """Look at a few rows.
+
+    Args:
+        source: The passes of the inputs.
+        size: How much to look at; ``None``: as little as possible.
 
     Returns:
         What was found.
@@ -91,46 +142,49 @@ def coarse_look(source: Source, goal: Goal) -> CoarseLook:
     Raises:
         DerivativeError: If the outputs have no derivatives.
     """
-    budget, all_rows = goal.budget or UNKNOWN_BUDGET, source.batch.rows
-    gradients = 1 + 2 * source.program.structure.width
-    most = int(SHARE * budget * all_rows / (gradients + PASSES))
-    looked_at = int(np.clip(most, 1, min(all_rows, MOST_ROWS)))
-    spread = np.linspace(0, all_rows - 1, looked_at).round().astype(int)  # neighbours are often alike
-    found = [_row(source.of_rows(slice(row, row + 1))) for row in spread]
-    total = {name: sum(one[name] for one in found) for name in found[0]}
-    c0 = coarse_cost(source)
-    ratios = [_best_ratio(total["rest" + m], total["coarse" + m], c0) for m in ("", "_V")]
+    size = size or LookSize(1, *_SIZES[-1])
+    all_rows = source.batch.rows
+    spread = np.linspace(0, all_rows - 1, size.rows).round().astype(int)  # neighbours are often alike
+    found = [_row(source.part(slice(row, row + 1)), size) for row in spread]
+    plain, rest, coarse = ((sum(one[name][0] for one in found), sum(one[name][1] for one in found)) for name in _NAMES)
+    c0, overhead = coarse_cost(source), found[0]["cost"][0]
+    ratios = [_best_ratio(r, c, c0) for r, c in zip(rest, coarse, strict=True)]
     ratio = float(np.clip(math.sqrt(ratios[0] * ratios[1]), *RATIOS))
-    gains = [
-        total["plain" + m] / max((total["rest" + m] + total["coarse" + m] / ratio) * (1 + c0 + ratio * c0), 1e-300)
-        for m in ("", "_V")
-    ]
-    overhead = found[0]["cost"]
-    cost = (overhead + PASSES * (1 + c0) + DESIGNS * DESIGN * c0) * looked_at / all_rows
-    least = cost + overhead + MIN_PASSES * (1 + c0) + LEAST_DESIGNS * DESIGN * c0
-    if budget < least:  # not one design for every group
-        gains = [0.0, 0.0]
-    return CoarseLook(ratio, gains[0], gains[1], cost, overhead)
+    cost = (overhead + size.passes * (1 + c0) + size.designs * DESIGN * c0) * size.rows / all_rows
+    return CoarseLook(ratio, plain, rest, coarse, c0, cost, overhead)
+
+
+_NAMES = ("plain", "rest", "coarse")
 
 
 def _best_ratio(rest: float, coarse: float, c0: float) -> float:
     """n_0/n_1 = sqrt(V_0 (1 + c_0) / (V_1 c_0))."""
-    return math.sqrt(coarse * (1 + c0) / max(rest * c0, 1e-300)) if rest > 0 else RATIOS[1]
+    return math.sqrt(coarse * (1 + c0) / max(rest * c0, _TINY)) if rest > 0 else RATIOS[1]
 
 
-def _row(source: Source) -> dict[str, float]:
-    """Variances of one row, summed over components: of passes, of what the coarse level leaves, of that level."""
+def _row(source: Source, size: LookSize) -> dict[str, tuple[float, float]]:
+    """Variances of one row, summed over components: of passes, of what the coarse level leaves, of that level.
+
+    Each for the mean and for the variance.
+    """
     slopes = linearise(source.sampler, source.program, source.batch)
     part = CoarseRows.of(slice(0, source.batch.rows), source, slopes)
     observation = source.observation.squared()
     bound = BoundCoarseLevel(CoarseLevel(), (part,), 0.0, 0.0, observation)
-    D, _, S, _ = bound.both_levels(source, range(PASSES), part, streams.PILOT)
-    designs = coarse_features(source, part, observation, np.arange(DESIGNS), streams.PILOT + 1)
+    D, _, S, _ = bound.both_levels(source, range(size.passes), part, streams.PILOT)
+    designs = coarse_features(source, part, observation, np.arange(size.designs), streams.PILOT + 1)
     width, centre = observation.main.width, D.mean(axis=0)
-    coarse = {"": designs[..., :width], "_V": designs[..., width : 2 * width] - 2 * centre * designs[..., :width]}
-    found = {"cost": slopes.cost}
-    for moment, v, c in (("", D, S), ("_V", np.square(D - centre), np.square(S - centre))):
-        found["plain" + moment] = float(v.var(axis=0, ddof=1).sum())
-        found["rest" + moment] = float((v - c).var(axis=0, ddof=1).sum())
-        found["coarse" + moment] = DESIGN * float(coarse[moment].var(axis=0, ddof=1).sum())
-    return found
+    first, second = designs[..., :width], designs[..., width : 2 * width]
+    squares = second - 2 * centre * first  # about the centre, up to a constant
+    passes, companions = (D, np.square(D - centre)), (S, np.square(S - centre))
+    return {
+        "cost": (slopes.cost, 0.0),
+        "plain": _variances(*passes),
+        "rest": _variances(passes[0] - companions[0], passes[1] - companions[1]),
+        "coarse": _variances(math.sqrt(DESIGN) * first, math.sqrt(DESIGN) * squares),
+    }
+
+
+def _variances(mean: Array, squares: Array) -> tuple[float, float]:
+    """Sums over components of the variances of both."""
+    return float(mean.var(axis=0, ddof=1).sum()), float(squares.var(axis=0, ddof=1).sum())

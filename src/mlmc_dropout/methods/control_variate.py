@@ -17,7 +17,7 @@ import numpy as np
 from mlmc_dropout.errors import ModelError
 from mlmc_dropout.methods.base import OneStage
 from mlmc_dropout.methods.coarse_level import CoarseLevel
-from mlmc_dropout.methods.coarse_pilot import coarse_look
+from mlmc_dropout.methods.coarse_pilot import affordable_coarse_look, coarse_look
 from mlmc_dropout.methods.paired_designs import (
     DESIGN,
     MIN_PASSES,
@@ -85,7 +85,7 @@ class ControlVariate(OneStage):
         if not supported(source.program):
             raise ModelError(_unsupported(source))
         if source.observation.outputs != "values":
-            return coarse_look(source, goal).method(self.overhead)
+            return coarse_look(source, affordable_coarse_look(source, goal)).method(self.overhead)
         samples = self.gradient_masks
         if samples is None:
             samples = GRADIENT_MASKS if affordable(source, goal, GRADIENT_MASKS) else 0
@@ -125,7 +125,7 @@ class ControlVariate(OneStage):
         if samples:
             with suppress(DerivativeError):  # the linear one is there
                 quadratic, more = fit_quadratic(
-                    sampler, program, batch, samples, averaged, source.seed, source.first_row
+                    sampler, program, batch, samples, averaged, source.seed, source.row_numbers
                 )
         surrogate = quadratic or expansion_of(program, slopes, averaged)
         return PreparedRows(rows, heads, surrogate), slopes.cost + more

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from itertools import pairwise
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mlmc_dropout.groups import GroupBlock
-from mlmc_dropout.methods.base import Estimates, LevelEstimate, Method, NoRefinement, Task, blocks
+from mlmc_dropout.methods.base import Estimates, LevelEstimate, Method, NoRefinement, Rows, Task, blocks
 from mlmc_dropout.methods.designs import DesignState, Summary, fold_designs, state_of_designs, summary
 from mlmc_dropout.methods.running import running
 from mlmc_dropout.methods.states import Block, from_blocks, states_beside
@@ -38,7 +39,7 @@ from mlmc_dropout.surrogates.linear import Expansion
 from mlmc_dropout.surrogates.linear_head import Head, whole_and_reduced_passes
 from mlmc_dropout.surrogates.quadratic import Quadratic
 
-__all__ = ["BoundDesigns", "PreparedRows", "as_array", "design_length", "drops_evenly", "preparation_cost"]
+__all__ = ["BoundDesigns", "PreparedRows", "as_array", "design_length", "drops_evenly", "preparation_cost", "selected"]
 
 Array = NDArray[np.float64]
 
@@ -77,7 +78,52 @@ class PreparedRows:
         Returns:
             The part of it.
         """
-        return source.of_rows(self.rows)
+        return source.part(self.rows)
+
+    def select(self, rows: Rows, start: int) -> PreparedRows:
+        """What was computed for some of these rows.
+
+        Args:
+            rows: Places among these rows.
+            start: Place of the first of them in the batch that is made of the rows selected.
+
+        Returns:
+            The same of these rows; nothing is computed again.
+        """
+        places = torch.from_numpy(np.asarray(rows, dtype=np.int64))
+        return replace(
+            self,
+            rows=slice(start, start + len(rows)),
+            heads=tuple(head.select(places.to(head.jacobian.device)) for head in self.heads),
+            surrogate=None
+            if self.surrogate is None
+            else self.surrogate.select(places.to(self.surrogate.variance.device)),
+        )
+
+    def joins(self, other: PreparedRows) -> bool:
+        """Whether the rows after these can be computed together with them.
+
+        Args:
+            other: What was computed for the rows after these.
+        """
+        heads = [head.site.index for head in self.heads] == [head.site.index for head in other.heads]
+        return heads and type(self.surrogate) is type(other.surrogate) and self.without_heads == other.without_heads
+
+    def joined(self, other: PreparedRows) -> PreparedRows:
+        """What was computed for these rows and for those after them, as one part.
+
+        Args:
+            other: What was computed for the rows after these.
+
+        Returns:
+            The joint part.
+        """
+        pairs = zip(self.heads, other.heads, strict=True)
+        heads = tuple(Head(a.site, torch.cat([a.jacobian, b.jacobian])) for a, b in pairs)
+        surrogate = self.surrogate
+        if surrogate is not None:
+            surrogate = type(surrogate).beside([surrogate, other.surrogate])  # type: ignore[list-item]
+        return replace(self, rows=slice(self.rows.start, other.rows.stop), heads=heads, surrogate=surrogate)
 
     def outputs(self, source: Source, masks: Sequence[Tensor | None]) -> Tensor:
         """Passes as they are.
@@ -115,6 +161,50 @@ class PreparedRows:
 
         found = [as_array(t) for t in source.program.run_cached(values, (self, *source.batch.values), masks)]
         return found if needs_whole else [*found, found[0]]
+
+
+class _RowsPart(Protocol):
+    """What was computed for some neighbouring rows of a batch."""
+
+    @property
+    def rows(self) -> slice:
+        """Which rows."""
+
+    def select(self, rows: Rows, start: int) -> Self:
+        """The same for some of them, see :meth:`PreparedRows.select`."""
+
+    def joins(self, other: Self) -> bool:
+        """Whether the rows after these can be computed together with them."""
+
+    def joined(self, other: Self) -> Self:
+        """The same for these rows and for those after them."""
+
+
+P = TypeVar("P", bound=_RowsPart)
+
+
+def selected(parts: Sequence[P], rows: Rows) -> tuple[P, ...]:
+    """What was computed for some rows of a batch; parts that have become small are joined.
+
+    Args:
+        parts: What was computed for all rows, part by part.
+        rows: Places of the rows in the batch, in ascending order.
+
+    Returns:
+        The same for these rows.
+    """
+    most = max(part.rows.stop - part.rows.start for part in parts)
+    edges = np.searchsorted(rows, [part.rows.start for part in parts] + [parts[-1].rows.stop])
+    found: list[P] = []
+    for part, (start, stop) in zip(parts, pairwise(edges.tolist()), strict=True):
+        if start == stop:
+            continue
+        new = part.select(rows[start:stop] - part.rows.start, start)
+        alone = stop - start == 1 or (found and found[-1].rows.stop - found[-1].rows.start == 1)
+        if found and found[-1].joins(new) and (alone or stop - found[-1].rows.start <= most):
+            new = found.pop().joined(new)
+        found.append(new)
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,6 +245,17 @@ class BoundDesigns(NoRefinement):
         least = MIN_PASSES if self.passes == 1 else 2 * MIN_PAIRS * self.passes
         return least + int(np.ceil(self.overhead))
 
+    def select(self, rows: Rows) -> BoundDesigns:
+        """The method for some of the rows; parts that have become small are computed together.
+
+        Args:
+            rows: Places of the rows in the batch, in ascending order.
+
+        Returns:
+            The method for these rows.
+        """
+        return replace(self, parts=selected(self.parts, rows))
+
     def extend(self, done: Mapping[str, int], budget: float) -> tuple[list[Task], dict[str, int]]:
         """Plan the next designs: whole pairs where there will be more, and one more if that is what is left.
 
@@ -193,9 +294,11 @@ class BoundDesigns(NoRefinement):
         if source.wide and not part.heads and part.surrogate is None:
             groups: list[GroupBlock] = []
             state = fold_designs(self._moments(rows, keys, part, task.first, groups), task.first)
-            return replace(state, features=reduce(GroupBlock.merge, groups) if groups else None)
+            return replace(state, features=groups[0] if groups else None)
         h, s2, G, D = self._passes(rows, keys, part)
         h, features = self._observed(rows, h, D, task.first)
+        if h.shape != s2.shape:  # outputs that are read have no heads, and may be fewer than those of the network
+            s2 = np.zeros_like(h)
         if part.surrogate is None:
             return replace(state_of_designs(h, s2, None, 0.0, task.first), features=features)
         known = as_array(part.surrogate.variance)
@@ -204,14 +307,15 @@ class BoundDesigns(NoRefinement):
     def _moments(
         self, source: Source, keys: Tensor, part: PreparedRows, first: int, groups: list[GroupBlock]
     ) -> Iterator[MomentBlock]:
-        """Moments of one design after the other; their features are put into ``groups``."""
+        """Moments of one design after the other; their features are merged into the only entry of ``groups``."""
         return_freed_memory()
         for design, key in enumerate(keys.split(1), first):
             chunks = source.design_chunks(key, self.passes)
             outputs = (source.as_numpy(part.outputs(source, masks)) for masks in chunks)
             moments, found = running(source, outputs, 0)
             if found is not None:
-                groups.append(self._group_of(found.mean[None], design, source.groups))
+                one = self._group_of(found.mean[None], design, source.groups)
+                groups[:] = [groups[0].merge(one) if groups else one]
             yield moments
 
     def _group_of(self, means: Array, first: int, groups: int) -> GroupBlock:

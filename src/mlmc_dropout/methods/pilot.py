@@ -247,7 +247,7 @@ class Pilot:
 
 def _masks(source: Source, passes: int) -> list[Tensor | None]:
     keys = pass_keys(source.seed, streams.PILOT, 0, range(passes))
-    return [source.sampler.draw(site, keys, source.batch.rows, source.first_row) for site in source.program.sites]
+    return [source.sampler.draw(site, keys, source.batch.rows, source.row_numbers) for site in source.program.sites]
 
 
 def _rest(passes: Array, companion: Array) -> Array:

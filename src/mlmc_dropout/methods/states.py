@@ -14,10 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mlmc_dropout.groups import GroupBlock
 from mlmc_dropout.moments import MomentBlock
 
-__all__ = ["Block", "all_blocks", "from_blocks", "merge_states", "states_beside", "to_blocks"]
+__all__ = ["Block", "all_blocks", "from_blocks", "merge_states", "select_rows", "states_beside", "to_blocks"]
 
 S = TypeVar("S")
 
@@ -66,6 +69,26 @@ def _beside(parts: Sequence[Any]) -> Any:
     if isinstance(first, tuple):
         return tuple(_beside(values) for values in zip(*parts, strict=True))
     return type(first)(*(_beside([getattr(p, f.name) for p in parts]) for f in dataclasses.fields(first)))
+
+
+def select_rows(state: S, rows: NDArray[np.integer[Any]]) -> S:
+    """The state of the same samples of some rows.
+
+    Args:
+        state: A state, or ``None``.
+        rows: Places of the rows.
+
+    Returns:
+        Their state.
+    """
+    if state is None:
+        return state
+    if hasattr(state, "select"):  # a block, of whatever kind
+        return state.select(rows)  # type: ignore[no-any-return]
+    if isinstance(state, tuple):
+        return tuple(select_rows(value, rows) for value in state)  # type: ignore[return-value]
+    values = (getattr(state, f.name) for f in dataclasses.fields(state))  # type: ignore[arg-type]
+    return type(state)(*(select_rows(value, rows) for value in values))
 
 
 def to_blocks(state: Any, prefix: str = "") -> dict[str, Block]:

@@ -70,6 +70,8 @@ class Stratified(OneStage):
             The method with designs that suit the goal.
         """
         heads = self.heads
+        if source.observation.outputs != "values":
+            heads = False  # what is affine before outputs are read is not after
         if heads is None:
             heads = preparation_cost(source) <= PREPARATION_SHARE * (goal.budget or UNKNOWN_BUDGET)
         ahead = self.overhead + (preparation_cost(source) if heads else 0.0)
@@ -88,7 +90,7 @@ class Stratified(OneStage):
         Returns:
             The method, ready to run.
         """
-        if not supported(source.program) or not self.heads:
+        if not supported(source.program) or not self.heads or source.observation.outputs != "values":
             parts = tuple(PreparedRows(rows) for rows, _ in source.parts(self.passes))
             return BoundDesigns(self, self.passes, parts, self.overhead, self.reason)
         bound = [_with_heads(rows, part) for rows, part in source.parts(PASSES_OF_A_GRADIENT)]

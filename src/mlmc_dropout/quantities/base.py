@@ -26,7 +26,8 @@ Array = NDArray[np.float64]
 class Quantity:
     """A quantity of your own: features of a pass, and a function of their expectations.
 
-    Both functions see inputs along the first axis, and may return several arrays in a tuple or dict.
+    Both functions see inputs along the first axis. Features may be several arrays in a tuple or dict, whose
+    expectations ``combine`` gets in the same form; it returns one array.
 
     Attributes:
         name: The name it gets in results.

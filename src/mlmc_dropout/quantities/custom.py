@@ -65,17 +65,19 @@ def question_of(quantity: Quantity, outputs: str, structure: Any) -> Question:
         rows = _matrix(call(_given(view)))
         return torch.from_numpy(rows.reshape(*view.carried.shape[:2], -1))
 
+    name = f"features of {quantity.name}"  # features of one name are shared: no name of the library's own
+
     def combine(expected: Mapping[str, Array]) -> Array:
-        means = expected[quantity.name]
+        means = expected[name]
         flat = means.reshape(-1, means.shape[-1])
         value = np.asarray(quantity.combine(tree.split(flat)), dtype=np.float64)
         return value.reshape(*means.shape[:2], *value.shape[1:])
 
-    feature = Feature(quantity.name, features)
+    feature = Feature(name, features)
     trial = _matrix(call(example)).reshape(2, 3, -1)
     try:
         with np.errstate(all="ignore"):
-            shape = combine({quantity.name: trial}).shape
+            shape = combine({name: trial}).shape
     except Exception as error:
         raise InputError(
             f"combine= of the quantity {quantity.name!r} fails on expectations of its features: {error}"

@@ -92,7 +92,7 @@ class Questions:
             if isinstance(asked, str)
             else question_of(asked, self.outputs, structure)
             if isinstance(asked, Quantity)
-            else asked.question()
+            else asked.question(self.outputs)
             for asked in self.asked
         )
         return Observation(self.outputs, structure, main, questions)
@@ -209,12 +209,16 @@ class Observation:
         """Numbers of all features of one pass and input."""
         return sum(int(np.prod(shape)) for shape in self.shapes().values())
 
-    def observe(self, carried: Tensor, locations: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    def observe(
+        self, carried: Tensor, locations: Tensor | None = None, are_passes: bool = True
+    ) -> tuple[Tensor, Tensor | None]:
         """Read passes.
 
         Args:
             carried: Outputs of passes as they are kept, (passes, rows, width).
             locations: Centres and scales, (2, rows, main width), where quantiles are asked.
+            are_passes: Whether they are checked to be what they are said to be. An expansion of logarithms of
+                probabilities does not add up to 1 before it is normalised, and one of a variance can be negative.
 
         Returns:
             The main numbers (passes, rows, main width) and the features (passes, rows, features), if there are any.
@@ -225,9 +229,9 @@ class Observation:
         if self.plain:
             return carried, None
         view = View(self.outputs, self.structure, carried, locations)
-        if self.outputs == "probabilities":
+        if are_passes and self.outputs == "probabilities":
             _check_sums(carried, self.structure)
-        if self.outputs in PAIR_OUTPUTS:
+        if are_passes and self.outputs in PAIR_OUTPUTS:
             _check_variances(view)
         if not self.features:
             return view.main, None
@@ -272,8 +276,8 @@ class Observation:
         found = question.answer(means)
         if not question.like_outputs:
             return found
-        arrays = (None if a is None else self.main.unflatten(a) for a in (found.value, found.stderr))
-        return QuantityEstimate(*arrays)
+        fields = (found.value, found.stderr, found.reliable)
+        return QuantityEstimate(*(None if a is None else self.main.unflatten(a) for a in fields))
 
 
 def _settled_classes(mean: Array, trusted: NDArray[np.bool_], outputs: str) -> NDArray[np.bool_]:

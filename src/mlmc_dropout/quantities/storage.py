@@ -74,7 +74,7 @@ def _unpacked(tree: Any, field: str, arrays: dict[str, NDArray[Any]], rows: int)
     if isinstance(tree, list):
         return tuple(_unpacked(part, field, arrays, rows) for part in tree)
     values = arrays.pop(str(tree))
-    kinds = {"value": "fi", "reliable": "b", "settled": "b"}
+    kinds = {"value": "fib", "reliable": "b", "settled": "b"}
     if not values.ndim or len(values) != rows or values.dtype.kind not in kinds.get(field, "f"):
         raise ValueError(f"an array {tree!r} of shape {values.shape} and dtype {values.dtype}")
     if field == "stderr" and (values < 0).any():

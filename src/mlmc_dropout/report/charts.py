@@ -16,7 +16,7 @@ from mlmc_dropout.report.svg import MOST_POINTS, NARROW, WIDE, Axis, Chart, Size
 from mlmc_dropout.result import Result
 
 __all__ = ["bands", "class_bars", "cost_bars", "data_against_model", "histogram", "level_variances"]
-__all__ += ["scatter_with_errors", "sorted_uncertainty"]
+__all__ += ["passes_of_inputs", "scatter_with_errors", "sorted_uncertainty"]
 
 Array = NDArray[np.float64]
 MOST_CLASSES = 4  # bars of an input; the others are put together
@@ -130,6 +130,39 @@ def histogram(values: Array, mean: float, std: float, where: str, label: str) ->
         f"Histogram of {len(values)} single passes of {where}, output {label}: from {short(float(values.min()))} to "
         f"{short(float(values.max()))}, mean {short(mean)}, standard deviation {short(std)}.",
         (("bar", "single passes"), ("line", "mean"), ("theory", "± 1 standard deviation")),
+    )
+
+
+def passes_of_inputs(passes: Array) -> Figure:
+    """How many passes inputs have had, where these differ.
+
+    Args:
+        passes: Passes of each input, (N,).
+
+    Returns:
+        The figure.
+    """
+    edges = np.geomspace(passes.min(), passes.max(), int(np.clip(np.sqrt(len(passes)), 6, 20)) + 1)
+    edges[0], edges[-1] = passes.min(), passes.max()
+    counts, _ = np.histogram(passes, bins=edges)
+    middle = float(np.median(passes))
+
+    def draw(size: Size) -> str:
+        chart = Chart(
+            Size(size.width, 0.72 * size.height, size.name),
+            Axis.of([float(edges[0]), float(edges[-1])], "passes", log=True),
+            Axis.of([0.0, float(counts.max())], "inputs", zero=True),
+        )
+        chart.columns(edges.tolist(), counts.tolist(), "bar")
+        chart.line([middle, middle], [0.0, float(counts.max())], "line")
+        return chart.svg()
+
+    return Figure(
+        _both_sizes(draw),
+        "Passes spent on inputs.",
+        f"Histogram of the passes spent on {len(passes)} inputs: from {short(float(passes.min()))} to "
+        f"{short(float(passes.max()))}, median {short(middle)}.",
+        (("bar", "inputs"), ("line", "median")),
     )
 
 

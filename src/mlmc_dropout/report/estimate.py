@@ -47,10 +47,11 @@ def page(folder: Folder) -> Page:
     result, m = folder.result, matrices(folder.result)
     rows, width = m.mean.shape
     date = folder.info.get("date", "")
+    spent = f"{passes(result.cost)} passes {'on average ' * _uneven(result)}for each of {passes(rows)} inputs"
     return Page(
         str(folder.info.get("title") or "Estimate"),
         "MC dropout estimate",
-        f"{result.status.value} {passes(result.cost)} passes for each of {passes(rows)} inputs, by {result.method}.",
+        f"{result.status.value} {spent}, by {result.method}.",
         list(_sections(folder, m, rows, width)),
         f"Written by mlmc-dropout {__version__}{f' from a run of {date}' if date else ''}. This page needs no network.",
     )
@@ -67,6 +68,8 @@ def _sections(folder: Folder, m: Matrices, rows: int, width: int) -> Iterator[Se
         yield _side_by_side(folder)
     yield from certainty(folder, m)
     yield pictures(folder, m)
+    if _uneven(result):
+        yield _effort(folder, m)
     if folder.data.labels is not None:
         yield beside_labels(m, folder.data, predictions(result, folder.data.class_names))
     if result.method != "pooled":
@@ -80,6 +83,37 @@ def _sections(folder: Folder, m: Matrices, rows: int, width: int) -> Iterator[Se
         yield Section("notes", "Notes", [Note(text, calm=True) for text in notes])
     yield _request(folder, rows, width)
     yield _settings(folder)
+
+
+def _uneven(result: Result) -> bool:
+    return bool(np.ptp(result.passes) > 0)
+
+
+def _effort(folder: Folder, m: Matrices) -> Section:
+    """Who got how many passes, and who has not met the tolerance."""
+    spent = folder.result.passes
+    text = (
+        f"Inputs got from {passes(spent.min())} to {passes(spent.max())} passes, {passes(np.median(spent))} in the "
+        f"median: one with less scatter needs fewer. With {passes(spent.max())} passes for everybody it would have "
+        f"been {short(float(spent.max() / spent.mean()), 2)} times as many."
+    )
+    if unmet := _unmet(folder, m):
+        text += f" {unmet} of {len(spent)} inputs have not met the tolerance."
+    return Section("effort", "Passes of each input", [Text(text), charts.passes_of_inputs(spent)], short="Passes")
+
+
+def _unmet(folder: Folder, m: Matrices) -> int:
+    """Inputs with a standard error above the tolerance that was asked for."""
+    asked = dict(folder.info.get("asked") or {})
+    unmet = np.zeros(len(m.mean), dtype=bool)
+    for name, values, stderr in (
+        ("tolerance", m.mean, m.mean_stderr),
+        ("tolerance_variance", m.variance, m.variance_stderr),
+    ):
+        if asked.get(name) is not None:
+            scale = np.abs(values).max(axis=0) if asked.get("relative") else 1.0
+            unmet |= (stderr > float(asked[name]) * np.where(scale > 0, scale, 1.0)).any(axis=1)
+    return int(unmet.sum())
 
 
 def _request(folder: Folder, rows: int, width: int) -> Section:

@@ -27,14 +27,15 @@ from mlmc_dropout.methods.base import MethodSpec
 from mlmc_dropout.methods.states import Block
 from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.runtime import fingerprint
-from mlmc_dropout.runtime.run import Progress, Run, SavedProgress
+from mlmc_dropout.runtime.cohorts import Progress, SavedCohort, SavedProgress
+from mlmc_dropout.runtime.run import Run
 from mlmc_dropout.sampling.sampler import DropoutSampler
 from mlmc_dropout.sampling.source import Source
-from mlmc_dropout.stopping.goal import MAX_BUDGET, MAX_ROUND, Goal
+from mlmc_dropout.stopping.goal import MAX_BUDGET, MAX_ROUND, Decision, Goal
 
 __all__ = ["CheckpointStore", "CheckpointWarning", "Saved", "read", "write"]
 
-FORMAT = 3
+FORMAT = 4
 _FIELDS = ("mean", "s2", "s3", "s4")
 _GROUP_FIELDS = ("counts", "means")
 
@@ -71,19 +72,27 @@ def write(path: Path, saved: Saved) -> None:
         OSError: If it cannot be written; the old file is then still there.
     """
     progress = saved.progress
-    blocks = progress.blocks
+    cohorts = (progress.cohort, *progress.others)
     header = {
         "format": FORMAT,
         "identity": saved.identity,
         "goal": asdict(saved.goal),
         "origin": asdict(saved.origin),
-        "done": dict(progress.done),
         "spend": progress.spend,
         "merged": progress.merged,
-        "stage": progress.stage,
-        "counts": {name: block.count for name, block in blocks.items()},
+        "cohorts": [
+            {
+                "done": dict(cohort.done),
+                "stage": cohort.stage,
+                "counts": {name: block.count for name, block in cohort.blocks.items()},
+            }
+            for cohort in cohorts
+        ],
     }
-    arrays = {f"{name}/{field}": values for name, block in blocks.items() for field, values in _arrays(block)}
+    arrays = {f"{index}/rows": np.asarray(cohort.rows, dtype=np.int64) for index, cohort in enumerate(cohorts)}
+    for index, cohort in enumerate(cohorts):
+        for name, block in cohort.blocks.items():
+            arrays |= {f"{index}/{name}/{field}": values for field, values in _arrays(block)}
     write_archive(path, header, arrays, compress=False, before=lambda: _keep_previous(path))
 
 
@@ -140,21 +149,40 @@ def _read(path: Path) -> Saved:
 
 def _checked(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Saved:
     """What a file holds; values that no run leaves behind are refused with a ``ValueError``."""
-    blocks = {name: _block(name, count, arrays) for name, count in header["counts"].items()}
-    known = {f"{name}/{field}" for name in blocks for field in (*_FIELDS, *_GROUP_FIELDS)}
-    if unknown := arrays.keys() - known:
-        raise ValueError(f"unknown arrays {sorted(unknown)}")
-    done = {str(name): _whole(f"{name} done", value) for name, value in header["done"].items()}
-    spend, stage = header["spend"], header["stage"]
+    spend = header["spend"]
     if isinstance(spend, bool) or not 0 <= spend <= MAX_ROUND:
         raise ValueError(f"a round of {spend} passes")
     merged = _whole("merged tasks", header["merged"])
-    if bool(blocks) != bool(done or merged) or ("passes" in done) != bool(done):
-        raise ValueError(f"{len(blocks)} blocks after {done} and {merged} tasks")
+    expected = {f"{i}/rows" for i in range(len(header["cohorts"]))}
+    fields = (*_FIELDS, *_GROUP_FIELDS)
+    expected |= {f"{i}/{n}/{f}" for i, each in enumerate(header["cohorts"]) for n in each["counts"] for f in fields}
+    if unknown := arrays.keys() - expected:
+        raise ValueError(f"unknown arrays {sorted(unknown)}")
+    cohort, *others = (
+        _cohort(index, plain, arrays, 0 if index else merged) for index, plain in enumerate(header["cohorts"])
+    )
     if not isinstance(header["identity"], dict):
         raise ValueError("an identity that is none")
-    progress = SavedProgress(blocks, done, float(spend), merged, None if stage is None else tuple(stage))
-    return Saved(progress, Goal(**header["goal"]), Goal(**header["origin"]), header["identity"])
+    progress = SavedProgress(cohort, float(spend), merged, tuple(others))
+    return Saved(progress, _goal(header["goal"]), _goal(header["origin"]), header["identity"])
+
+
+def _goal(plain: dict[str, Any]) -> Goal:
+    decision = plain.get("decision")
+    return Goal(**{**plain, "decision": None if decision is None else Decision(**decision)})
+
+
+def _cohort(index: int, plain: dict[str, Any], arrays: dict[str, NDArray[Any]], merged: int) -> SavedCohort:
+    """Rows that have had the same passes, and what is known of them."""
+    rows = arrays[f"{index}/rows"]
+    if rows.dtype != np.int64 or rows.ndim != 1 or not len(rows) or (np.diff(rows) <= 0).any():
+        raise ValueError(f"rows {rows}")
+    blocks = {name: _block(f"{index}/{name}", count, arrays) for name, count in plain["counts"].items()}
+    done = {str(name): _whole(f"{name} done", value) for name, value in plain["done"].items()}
+    if bool(blocks) != bool(done or merged) or ("passes" in done) != bool(done):
+        raise ValueError(f"{len(blocks)} blocks after {done} and {merged} tasks")
+    stage = plain["stage"]
+    return SavedCohort(rows, blocks, done, None if stage is None else tuple(stage))
 
 
 def _block(name: str, count: Any, arrays: dict[str, NDArray[Any]]) -> Block:
@@ -337,11 +365,16 @@ def _check_writable(target: Path) -> None:
 def _continued(saved: Saved, goal: Goal, path: Path) -> SavedProgress | None:
     """Progress to go on from. A changed goal takes effect when the round under way is complete."""
     progress = saved.progress
+    if progress.others and not goal.adaptive:
+        raise CheckpointError(
+            f"in {path} inputs have had different numbers of passes; go on with effort='adaptive', or use another "
+            "checkpoint path"
+        )
     if goal == saved.goal or not progress.spend:
         return progress
-    if not progress.merged and progress.stage is None:  # the round has not begun: look again
+    if not progress.merged and progress.cohort.stage is None:  # the round has not begun: look again
         return replace(progress, spend=0.0) if progress.blocks else None
-    planned = progress.done.get("passes", 0) + progress.spend
+    planned = progress.planned / sum(len(cohort.rows) for cohort in (progress.cohort, *progress.others))
     if goal.budget is not None and planned > goal.budget:
         raise CheckpointError(
             f"{path} is in the middle of a round that brings it to {planned:g} passes per input, above the budget of "

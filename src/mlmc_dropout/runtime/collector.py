@@ -46,6 +46,7 @@ class ResultCollector:
         self.active: list[Run] = []
         self.stopped = False  # by the user
         self._finished: dict[int, Outcome] = {}
+        self._base = 0  # number of the first batch
         self._first: tuple[Method, Observation, int] | None = None
         self._remarks: dict[str, None] = {}  # on the model, every one once
 
@@ -65,6 +66,8 @@ class ResultCollector:
                 f"batch {run.index} of the inputs gives outputs {observation.main.names()}, earlier ones gave "
                 f"{self._first[1].main.names()}; give batches of one kind, or select outputs with transform="
             )
+        if self._first is None:
+            self._base = run.index
         self.active.append(run)
         self._remarks.update(dict.fromkeys(program.notes))
         if self._first is None:
@@ -79,7 +82,7 @@ class ResultCollector:
         assert run.outcome is not None
         self.active.remove(run)
         self._finished[run.index] = run.outcome
-        if not run.index:  # by now its ladder has grown
+        if run.index == self._base:  # by now its ladder has grown
             self._first = run.method, run.source.observation, run.source.seed
 
     def outcomes(self, status: Status) -> list[Outcome]:
@@ -95,7 +98,7 @@ class ResultCollector:
         for run in self.active:
             if part := run.standing(status):
                 known[run.index] = part
-        return [known[index] for index in takewhile(known.__contains__, count())]
+        return [known[index] for index in takewhile(known.__contains__, count(self._base))]
 
     def result(self, status: Status, notes: Sequence[str] = (), **facts: Any) -> Result | None:
         """What there is; ``None`` if there is nothing.
@@ -145,12 +148,14 @@ def assemble(
     structure: Structure = observation.main
     arrays = {name: _joined(structure, [getattr(f, name) for f in found]) for name in _FIELDS}
     reliable = [_reliable(found, moment) for moment in ("mean", "variance")]
+    passes = np.concatenate([_passes(part) for part in parts]) + observation.cost
     levels, remark = _levels(structure, [f.levels for f in found])
     remarks = [note for part in parts for note in (*part.estimates.notes, part.note)]
     order = list(Status)
     return Result(
         **arrays,
-        cost=max(f.cost for f in found) + observation.cost,
+        cost=_average(passes),
+        passes=passes,
         levels=levels,
         status=max((part.status for part in parts), key=order.index),
         method=method.name,
@@ -160,15 +165,13 @@ def assemble(
         structure=structure,
         mean_reliable=structure.unflatten(reliable[0]),
         variance_reliable=structure.unflatten(reliable[1]),
-        quantities=_quantities(observation, found),
+        quantities=_quantities(found),
     )
 
 
-def _quantities(observation: Observation, found: Sequence[Estimates]) -> dict[str, QuantityEstimate]:
+def _quantities(found: Sequence[Estimates]) -> dict[str, QuantityEstimate]:
     """Everything that was asked beside mean and variance, of all batches."""
-    if not observation.questions:
-        return {}
-    answers = [observation.answers(f.groups, f.mean, _reliable([f], "mean")) for f in found if f.groups is not None]
+    answers = [f.quantities or {} for f in found]
     return {name: _one_after_the_other([answer[name] for answer in answers]) for name in answers[0]}
 
 
@@ -191,6 +194,17 @@ def _reliable(found: Sequence[Estimates], moment: str) -> NDArray[np.bool_]:
     """Where the standard errors of a moment can be believed, as a matrix of all batches."""
     parts = [np.ones(f.mean.shape, dtype=bool) if f.trust is None else getattr(f.trust, moment) for f in found]
     return np.concatenate(parts)
+
+
+def _passes(part: Outcome) -> NDArray[np.float64]:
+    """Passes of every row of a batch."""
+    return np.full(len(part.estimates.mean), float(part.estimates.cost)) if part.passes is None else part.passes
+
+
+def _average(passes: NDArray[np.float64]) -> float:
+    """Passes per input: as a whole number where they are equal and whole."""
+    average = float(passes[0] if (passes == passes[0]).all() else passes.mean())
+    return int(average) if average.is_integer() else average
 
 
 def _metadata(method: Method, facts: Mapping[str, Any]) -> dict[str, Any]:

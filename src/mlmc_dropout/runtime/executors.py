@@ -158,7 +158,7 @@ class Serial:
         """Run them."""
         assert self._next is not None
         (run, start, tasks), self._next = self._next, None
-        return run, start, [run.bound.run(run.source, task) for task in tasks]
+        return run, start, [run.bound.run(run.open, task) for task in tasks]
 
     def forget(self, run: Run) -> None:
         """Nothing to forget.
@@ -303,7 +303,17 @@ class Remote:
             tasks: The tasks.
         """
         source = run.source
-        item = Item(self._job, run.index, source.first_row, source.seed, source.chunk, run.method, tasks, self._me)
+        item = Item(
+            self._job,
+            run.index,
+            source.first_row,
+            source.seed,
+            source.chunk,
+            run.method,
+            tasks,
+            self._me,
+            selection=run.selection,
+        )
         self._send(_Ticket(run, start, item))
 
     def collect(self) -> Done:

@@ -72,7 +72,9 @@ def probe(source: Source) -> list[float]:
     Returns:
         Some of the outputs.
     """
-    out = source.sampler.run(source.program, source.batch, pass_keys(source.seed, 0, 0, 0).flatten(), source.first_row)
+    out = source.sampler.run(
+        source.program, source.batch, pass_keys(source.seed, 0, 0, 0).flatten(), source.row_numbers
+    )
     return [float(value) for value in out.flatten()[:_PROBED].double().cpu()]
 
 

@@ -30,7 +30,8 @@ class Event:
 
     ``passes`` of about ``planned`` passes per input are merged; ``mean_stderr`` and
     ``variance_stderr`` are the largest standard errors so far (NaN before there are any); ``rows``
-    is the number of inputs in finished batches; ``eta`` the seconds this batch is expected to take.
+    is the number of inputs in finished batches; ``eta`` the seconds this batch is expected to take. ``settled`` of the
+    ``inputs`` of this batch need no more passes.
     """
 
     passes: float
@@ -40,11 +41,14 @@ class Event:
     rows: int
     seconds: float
     eta: float
+    settled: int = 0
+    inputs: int = 0
 
     def __str__(self) -> str:
+        settled = f"{self.settled} of {self.inputs} inputs settled, " if self.settled else ""
         return (
-            f"{self.passes:.0f} of about {self.planned:.0f} passes, largest standard error {self.mean_stderr:.2e} "
-            f"(mean) {self.variance_stderr:.2e} (variance), {_clock(self.eta)} left"
+            f"{self.passes:.0f} of about {self.planned:.0f} passes, {settled}largest standard error "
+            f"{self.mean_stderr:.2e} (mean) {self.variance_stderr:.2e} (variance), {_clock(self.eta)} left"
         )
 
 
@@ -88,7 +92,17 @@ class Reporter:
         found = run.interim()
         passes, planned, eta = run.passes(), run.planned(), self._left(run, now)
         largest = [float("nan")] * 2 if found is None else [np.max(found.mean_stderr), np.max(found.variance_stderr)]
-        return Event(passes, planned, float(largest[0]), float(largest[1]), self._rows, now - self._start, eta)
+        return Event(
+            passes,
+            planned,
+            float(largest[0]),
+            float(largest[1]),
+            self._rows,
+            now - self._start,
+            eta,
+            run.settled,
+            run.source.batch.rows,
+        )
 
     def _left(self, run: Run, now: float) -> float:
         """Seconds the batch still takes, at the speed so far."""
@@ -153,7 +167,8 @@ def _short(event: Event) -> str:
     speed = (event.planned - event.passes) / event.eta if event.eta > 0 else float("nan")
     rate = f", {speed:.{0 if speed >= 10 else 1}f} passes/s" if np.isfinite(speed) else ""
     left = f", {_clock(event.eta)} left" if np.isfinite(event.eta) else ""
-    return f"{event.passes:.0f}/{event.planned:.0f}{rate}{left}, ± {event.mean_stderr:.1e}"
+    settled = f", {event.settled}/{event.inputs} settled" if event.settled else ""
+    return f"{event.passes:.0f}/{event.planned:.0f}{rate}{left}{settled}, ± {event.mean_stderr:.1e}"
 
 
 def _clock(seconds: float) -> str:

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from mlmc_dropout.methods.base import Estimates
 from mlmc_dropout.stopping.goal import Goal
+from mlmc_dropout.stopping.rows import Part, row_factors
 
-__all__ = ["at_precision", "limits"]
+__all__ = ["at_precision", "limited_rows", "limits"]
 
 Array = NDArray[np.float64]
 
@@ -86,10 +87,31 @@ def limits(found: Estimates, goal: Goal, dtype: torch.dtype | None) -> bool:
     """
     if not goal.has_tolerance:
         return False
+    return 1.0 < goal.shortfall(at_precision(found, dtype)) <= goal.shortfall(_rounding_alone(found, dtype))
+
+
+def limited_rows(found: Estimates, goal: Goal, dtype: torch.dtype | None) -> NDArray[np.bool_]:
+    """The same input by input.
+
+    Args:
+        found: The estimates, without allowance for rounding.
+        goal: The tolerance.
+        dtype: The type of the model's parameters.
+
+    Returns:
+        Flags (rows,).
+    """
+    whole = Part(found, 1.0)
+    shown, alone = (Part(each, 1.0) for each in (at_precision(found, dtype), _rounding_alone(found, dtype)))
+    factors = [row_factors(goal, part, [whole]) for part in (shown, alone)]
+    return np.asarray((factors[0] > 1.0) & (factors[0] <= factors[1]))
+
+
+def _rounding_alone(found: Estimates, dtype: torch.dtype | None) -> Estimates:
+    """Estimates whose standard errors come from rounding alone."""
     off = _Rounding.of(found, dtype)
-    alone = replace(
+    return replace(
         found,
         mean_stderr=np.where(off.mean < off.plain_mean, off.mean, 0.0),
         variance_stderr=np.where(off.variance < off.plain_variance, off.variance, 0.0),
     )
-    return 1.0 < goal.shortfall(at_precision(found, dtype)) <= goal.shortfall(alone)

@@ -9,69 +9,49 @@ from typing import Any
 
 import numpy as np
 
-from mlmc_dropout.errors import CheckpointError, InputError, MLMCDropoutError
-from mlmc_dropout.methods.base import BoundMethod, Estimates, Method, State, Task
-from mlmc_dropout.methods.states import Block, merge_states, to_blocks
+from mlmc_dropout.errors import AllocationError, CheckpointError, InputError, MLMCDropoutError
+from mlmc_dropout.methods.base import Array, BoundMethod, Estimates, Method, Rows, State, Task
+from mlmc_dropout.methods.joining import join_estimates
+from mlmc_dropout.methods.states import merge_states
 from mlmc_dropout.result import Status
-from mlmc_dropout.runtime.rounding import at_precision, limits
+from mlmc_dropout.runtime.cohorts import Cohort, Progress, SavedCohort, SavedProgress
+from mlmc_dropout.runtime.rounding import at_precision, limited_rows, limits
 from mlmc_dropout.sampling.source import Source
-from mlmc_dropout.stopping.goal import MAX_BUDGET, TRUSTED, Goal
+from mlmc_dropout.stopping.decisions import LEAST, Verdict, judge
+from mlmc_dropout.stopping.goal import MAX_BUDGET, TRUSTED, Goal, stderr_upper_factor
+from mlmc_dropout.stopping.rows import Part, least_passes, needs_of_rows, next_round, reach_of, row_factors, with_unseen
 
-__all__ = ["Outcome", "Progress", "Run", "SavedProgress"]
+__all__ = ["Outcome", "Run"]
 
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """All that a run has to remember, as one value.
-
-    It is replaced as a whole, never changed, so that an interrupt at any moment finds it consistent.
-
-    Attributes:
-        state: The tasks merged from left to right: all of the earlier rounds, and the first ``merged`` of the round
-            under way; ``None`` before the first.
-        done: The method's own count after the earlier rounds.
-        spend: What the round under way may cost, in passes per input; 0: none is.
-        merged: Tasks of the round under way that are in ``state``.
-        stage: How far the method has been refined (``BoundMethod.stage``).
-    """
-
-    state: State
-    done: Mapping[str, int]
-    spend: float
-    merged: int = 0
-    stage: Any = None
-
-    def saved(self) -> SavedProgress:
-        """The same as plain data and blocks."""
-        return SavedProgress(to_blocks(self.state), self.done, self.spend, self.merged, self.stage)
-
-
-@dataclass(frozen=True, slots=True)
-class SavedProgress:
-    """Progress as a file holds it: without the type of the method's state.
-
-    Attributes:
-        blocks: The blocks of the state, by path; empty before the first task.
-        done: As in :class:`Progress`.
-        spend: As in :class:`Progress`.
-        merged: As in :class:`Progress`.
-        stage: As in :class:`Progress`.
-    """
-
-    blocks: Mapping[str, Block]
-    done: Mapping[str, int]
-    spend: float
-    merged: int = 0
-    stage: Any = None
+REOPENED = 1.1  # times the passes it had that a row must need to be worked on again
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is known about a batch: estimates, how the run stands, and a remark."""
+    """What is known about a batch: estimates, how the run stands, a remark, and the passes of every row."""
 
     estimates: Estimates
     status: Status
     note: str = ""
+    passes: Array | None = None  # the same for all rows: the cost of the estimates
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ready:
+    """The method made ready for the rows of a cohort."""
+
+    rows: Rows
+    source: Source
+    bound: BoundMethod
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Standing(Part):
+    """What is known of a cohort."""
+
+    estimates: Estimates
+    cohort: Cohort
+    limited: np.ndarray[Any, np.dtype[np.bool_]]  # rows whose tolerance is below their rounding
 
 
 class Run:
@@ -79,6 +59,9 @@ class Run:
 
     ``method`` is what workers are sent, ``bound`` the same made ready for the inputs. Tasks are named by
     their place in the round; results may come in any order.
+
+    All rows begin as one cohort. If they may stop one by one, those that do leave it between rounds as a cohort of
+    their own, and the others go on. Rows that left are worked on again if a goal asks for more.
     """
 
     def __init__(
@@ -90,39 +73,53 @@ class Run:
         saved: SavedProgress | None = None,
     ) -> None:
         self.index, self.source, self.goal = index, source, goal
-        self._use(method if saved is None else _at_stage(method, saved.stage))
         self.outcome: Outcome | None = None
         self.tasks: list[Task] = []
+        self._base = method
+        self._whole: tuple[Method, BoundMethod] | None = None
+        self._standings: dict[int, _Standing] = {}  # of cohorts that have left, by their identity
         self._sent = 0
         self._early: dict[int, Sequence[State]] = {}
         self._expected = 0.0 if goal.has_tolerance else goal.budget or 0.0  # passes the goal takes, by the latest look
+        everything = np.arange(source.batch.rows)
+        self._use(method if saved is None else _at_stage(method, saved.cohort.stage), everything)
         if saved is None:
-            self.progress = self._start()
+            self.progress = Progress(Cohort(everything, stage=self.bound.stage), self._first())
             self._enter_round()
         else:
             self._resume(saved)
 
-    def _start(self) -> Progress:
-        first = self.goal.pilot if self.method.grows else self.goal.first
-        return Progress(None, {}, first(self.bound.min_cost()), 0, self.bound.stage)
+    def _first(self) -> float:
+        """Passes before the first look; where rows may stop one by one, none does earlier."""
+        goal, least = self.goal, self.bound.min_cost()
+        if goal.decision is not None:
+            return max(least, min(LEAST, goal.budget or LEAST))
+        if self.method.grows:
+            return goal.pilot(least)
+        rows = self.source.batch.rows
+        return goal.first(max(least, least_passes(rows)) if goal.adaptive and goal.has_tolerance else least)
 
     def _resume(self, saved: SavedProgress) -> None:
         """Go on from saved progress; a file may hold anything, and what does not fit is refused."""
-        rows, seen = self.source.batch.rows, self.source.observation
-        shapes = {(rows, width) for width in (seen.main.width, seen.width, seen.squared().width)}
         try:
-            if any(block.mean.shape not in shapes for block in saved.blocks.values()):
-                raise ValueError(f"outputs of another shape than {(rows, seen.main.width)}")
-            state = self.bound.read_state(saved.blocks) if saved.blocks else None
-            self.progress = Progress(state, saved.done, saved.spend, saved.merged, saved.stage)
-            if not saved.spend and not self.bound.has_estimates(state):
+            cohorts = (saved.cohort, *saved.others)
+            found = np.sort(np.concatenate([cohort.rows for cohort in cohorts]))
+            if not np.array_equal(found, np.arange(self.source.batch.rows)):
+                raise ValueError("rows that are not those of the batch")
+            others = tuple(map(self._read, saved.others))
+            if any(not self._ready_for(cohort).bound.has_estimates(cohort.state) for cohort in others):
+                raise ValueError("rows without estimates")
+            self.progress = Progress(self._read(saved.cohort), saved.spend, saved.merged, others)
+            if not saved.spend and not self.bound.has_estimates(self.progress.state):
                 raise ValueError("a finished round without estimates")
             self._enter_round()
             if not self.finished and self.progress.merged >= len(self.tasks):
                 raise ValueError(f"{self.progress.merged} of {len(self.tasks)} tasks")
-            most = saved.done["passes"] if not saved.spend else self._after["passes"]
-            if any(block.count > most for block in saved.blocks.values()):
-                raise ValueError(f"more samples than {most} passes give")
+            counts = (
+                saved.cohort.done if not saved.spend else self._after
+            )  # of passes, and of what is cheaper than they are
+            if any(block.count > max(counts.values()) for block in saved.blocks.values()):
+                raise ValueError(f"more samples than {counts['passes']} passes give")
         except MLMCDropoutError:
             raise
         except Exception as error:
@@ -130,6 +127,16 @@ class Run:
                 f"the checkpoint does not hold the state of method={self.method.name!r} ({type(error).__name__}: "
                 f"{error}); delete it to start again"
             ) from None
+
+    def _read(self, saved: SavedCohort) -> Cohort:
+        """A cohort from its saved blocks."""
+        seen = self.source.observation
+        shapes = {(len(saved.rows), width) for width in (seen.main.width, seen.width, seen.squared().width)}
+        if any(block.mean.shape not in shapes for block in saved.blocks.values()):
+            raise ValueError(f"outputs of another shape than {(len(saved.rows), seen.main.width)}")
+        cohort = Cohort(saved.rows, None, saved.done, saved.stage)
+        self._use(_at_stage(self._base, saved.stage), cohort.rows)
+        return replace(cohort, state=self.bound.read_state(saved.blocks) if saved.blocks else None)
 
     # ------------------------------------------------------------------------------- tasks
 
@@ -169,9 +176,10 @@ class Run:
             state = self.progress.state
             for each in ready:
                 state = merge_states(state, each)
-            self.progress = replace(self.progress, state=state, merged=self.progress.merged + len(ready))
+            progress = self.progress.with_cohort(state=state)
+            self.progress = replace(progress, merged=progress.merged + len(ready))
         if self.progress.merged == len(self.tasks):
-            self.progress = replace(self.progress, done=self._after, spend=0.0, merged=0)
+            self.progress = replace(self.progress.with_cohort(done=self._after), spend=0.0, merged=0)
             self._enter_round()
 
     def weight(self, task: Task) -> float:
@@ -194,25 +202,39 @@ class Run:
         self.tasks, self._after = self._plan_round(self.progress.spend)
         self._sent = self.progress.merged
         self._weights = np.cumsum([self.weight(task) for task in self.tasks])
+        if not self.tasks and self.progress.state is None:
+            raise AllocationError(
+                f"a budget of {self.goal.budget:g} passes is too small for method={self.method.name!r} here, with "
+                f"{self.bound.min_cost()} passes of its smallest run; give more, or use method='pooled'"
+            )
         if not self.tasks:  # the method can do nothing with what it may spend
-            self._finish(self.bound.summarise(self.progress.state, self.progress.done))
+            self._finish(self.bound.summarise(self.progress.state, self.progress.cohort.done))
 
     def _plan_round(self, spend: float) -> tuple[list[Task], Mapping[str, int]]:
         """Tasks for ``spend`` passes; for more, if the method cannot do anything with so few."""
-        left = math.inf if self.goal.budget is None else self.goal.budget - self.progress.done.get("passes", 0)
-        tasks, after = self.bound.extend(self.progress.done, spend)
+        left, done = self._left(), self.progress.cohort.done
+        tasks, after = self.bound.extend(done, spend)
         while not tasks and spend < left:
             spend = min(2 * spend, left)
-            tasks, after = self.bound.extend(self.progress.done, spend)
+            tasks, after = self.bound.extend(done, spend)
         return tasks, after
+
+    def _left(self, rows: int | None = None) -> float:
+        """Passes that the budget leaves to each of so many rows, or of those that are worked on."""
+        if self.goal.budget is None:
+            return math.inf
+        if not self.goal.adaptive or self.goal.decision is not None:
+            return self.goal.budget - self.progress.cohort.passes
+        total = self.goal.budget * self.source.batch.rows - self.progress.spent
+        return total / (len(self.progress.cohort.rows) if rows is None else rows)
 
     def _look(self) -> None:
         """Grow the ladder, stop, or set the passes of the next round."""
-        found = self.bound.summarise(self.progress.state, self.progress.done)
-        spend = self._refine(found) or self._further(found)
+        found = self.bound.summarise(self.progress.state, self.progress.cohort.done)
+        spend = self._refine(found) or (self._look_at_rows() if self.goal.adaptive else self._further(found))
         if not spend:
             self._finish(found)
-        self.progress = replace(self.progress, spend=spend, stage=self.bound.stage)
+        self.progress = replace(self.progress.with_cohort(stage=self.bound.stage), spend=spend)
 
     def _further(self, found: Estimates) -> float:
         """Passes to spend next; 0 when the goal is reached or out of reach."""
@@ -234,7 +256,10 @@ class Run:
 
     def _finish(self, found: Estimates) -> None:
         """Say how the run ended."""
-        goal, shown, dtype = self.goal, self._at_precision(found), self.source.sampler.dtype
+        if self.goal.adaptive:
+            self.outcome = self._outcome_of_rows()
+            return
+        goal, shown, dtype = self.goal, self._shown(found), self.source.sampler.dtype
         if not goal.has_tolerance:
             self.outcome = Outcome(shown, Status.COMPLETED)
         elif goal.met(shown, self.samples()):
@@ -244,11 +269,17 @@ class Run:
         else:
             self.outcome = Outcome(shown, Status.BUDGET_EXHAUSTED, _how_far(found, goal.shortfall(found)))
 
-    def _at_precision(self, found: Estimates) -> Estimates:
-        return at_precision(found, self.source.sampler.dtype)
+    def _shown(self, found: Estimates) -> Estimates:
+        """Estimates as they are shown: not below rounding, and with everything that was asked."""
+        shown = at_precision(found, self.source.sampler.dtype)
+        if shown.groups is None:
+            return shown
+        trusted = np.ones(found.mean.shape, dtype=bool) if found.trust is None else found.trust.mean
+        answers = self.source.observation.answers(shown.groups, found.mean, trusted)
+        return replace(shown, groups=None, quantities=answers)
 
     def samples(self) -> float:
-        """Samples behind the standard errors."""
+        """Samples behind the standard errors of the rows that are worked on."""
         return self.bound.samples(self.progress.state)
 
     def _refine(self, found: Estimates) -> float:
@@ -257,43 +288,238 @@ class Run:
         if refined is None:
             return 0.0
         method, pilot = refined
-        if self.goal.budget is not None and found.cost + 2 * pilot > self.goal.budget:
+        if 2 * pilot > self._left():
             return 0.0  # what is left belongs to the method as it is
-        self._use(method)
+        self._use(method, self.progress.cohort.rows)
         return pilot
 
-    def _use(self, method: Method) -> None:
+    # ---------------------------------------------------------------------------- row by row
+
+    def _look_at_rows(self) -> float:
+        """Let rows go that may stop; the passes of the next round of the others, or of rows that left too early."""
+        standings = self._all_standings()
+        verdict = self._verdict(standings)
+        needs = needs_of_rows(self.goal, standings) if verdict is None else verdict.needs
+        self._expect(standings, needs)
+        allowed = self._allowing(standings)
+        for index, (standing, need) in enumerate(zip(standings, needs, strict=True)):
+            plain = self._plain_factors(allowed[index], allowed)
+            going = (need > 1.0) if not index else (need > REOPENED) | (plain > 1.0)
+            spend = self._go_on(standing, going & ~standing.limited, need)
+            if spend:
+                return spend
+        return 0.0
+
+    def _verdict(self, standings: Sequence[_Standing]) -> Verdict | None:
+        """How decisions stand, if there are any to be made."""
+        if self.goal.decision is None:
+            return None
+        share = 1.0 / ((self.index + 1) * (self.index + 2))  # of the error rate, for any number of batches
+        return judge(self.goal.decision, standings, self.source.observation, share)
+
+    def _go_on(self, standing: _Standing, going: np.ndarray[Any, np.dtype[np.bool_]], need: Array) -> float:
+        """Work on the given rows of a cohort; 0 if there are none, or if the budget does not allow it."""
+        cohort = standing.cohort
+        if not going.any():
+            return 0.0
+        if not self.source.program.rows_split:  # rows cannot be run apart: all go on while one has to
+            going = np.ones_like(going)
+        wanted = next_round(self.goal, need[going], standing)
+        if going.sum() == 1 and len(going) > 1:  # some models squeeze the outputs of a single row: one more goes on
+            going = going | (np.arange(len(going)) == np.argmax(np.where(going, -np.inf, need)))
+        ready = self._ready_for(cohort)
+        left = self._left(int(going.sum()))
+        if left < max(ready.bound.min_cost() - standing.estimates.overhead, 1.0):
+            return 0.0
+        spend = min(wanted, left)
+        chosen, rest = cohort.split(going) if not going.all() else (cohort, None)
+        everybody = (self.progress.cohort, *self.progress.others)
+        others = tuple(each for each in everybody if each is not cohort)
+        self._use(ready.bound.method, chosen.rows)
+        self.progress = replace(
+            self.progress, cohort=chosen, others=others if rest is None else (*others, rest), spend=spend, merged=0
+        )
+        return spend
+
+    def _all_standings(self) -> list[_Standing]:
+        """What is known of every cohort, that of the rows that are worked on first."""
+        others = {id(cohort): cohort for cohort in self.progress.others}
+        known = {key: self._standings.get(key) or self._standing(cohort) for key, cohort in others.items()}
+        self._standings = known
+        return [self._standing(self.progress.cohort), *known.values()]
+
+    def _allowing(self, standings: Sequence[_Standing]) -> list[_Standing]:
+        """The same with an allowance for passes that did not come up, where there is a tolerance."""
+        if not self.goal.has_tolerance:
+            return list(standings)
+        reach = reach_of([each.estimates for each in standings])
+        return [replace(each, estimates=with_unseen(each.estimates, reach)) for each in standings]
+
+    def _standing(self, cohort: Cohort) -> _Standing:
+        bound = self._ready_for(cohort).bound
+        found = bound.summarise(cohort.state, cohort.done)
+        samples = bound.samples(cohort.state)
+        limited = np.zeros(len(cohort.rows), dtype=bool)
+        if self.goal.has_tolerance and samples >= TRUSTED:
+            limited = limited_rows(found, self.goal, self.source.sampler.dtype)
+        return _Standing(found, samples, cohort, limited)
+
+    def _plain_factors(self, standing: _Standing, standings: Sequence[_Standing]) -> Array:
+        """The largest (stderr / tolerance)² of each row; below few samples, upper limits for it."""
+        if not self.goal.has_tolerance:
+            return np.zeros(len(standing))
+        return row_factors(self.goal, standing, standings) * stderr_upper_factor(standing.samples)
+
+    def _expect(self, standings: Sequence[_Standing], needs: Sequence[Array]) -> None:
+        """Passes the goal takes, on average; too many are refused."""
+        rows = self.source.batch.rows
+        passes = [
+            standing.estimates.overhead + standing.passes * np.where(standing.limited, 1.0, np.maximum(need, 1.0))
+            for standing, need in zip(standings, needs, strict=True)
+        ]
+        total = float(sum(each.sum() for each in passes))
+        self._expected = min(total, math.inf if self.goal.budget is None else self.goal.budget * rows) / rows
+        most = max(float(each.max()) for each in passes)
+        if self.goal.budget is None and most > MAX_BUDGET and standings[0].samples >= TRUSTED:
+            cost = standings[0].estimates.cost
+            raise InputError(
+                f"the tolerance would take about {most:.0e} passes for some input: the largest standard error is "
+                f"{(most / cost) ** 0.5:.1e} times the tolerance after {cost:g} passes; raise it, or give a budget as "
+                "well"
+            )
+
+    def _outcome_of_rows(self) -> Outcome:
+        standings = self._allowing(self._all_standings())
+        shown = [(each.cohort.rows, self._shown(each.estimates)) for each in standings]
+        verdict = self._verdict(standings)
+        if verdict is not None:
+            return self._decided(verdict, standings, shown)
+        found, passes = join_estimates(shown), _passes_of(standings)
+        if not self.goal.has_tolerance:
+            return Outcome(found, Status.COMPLETED, passes=passes)
+        after = [replace(each, estimates=estimates) for each, (_, estimates) in zip(standings, shown, strict=True)]
+        short = np.concatenate([self._plain_factors(each, standings) for each in standings])
+        rounded = np.concatenate([self._plain_factors(each, after) for each in after])
+        limited = np.concatenate([each.limited for each in standings])
+        if (rounded <= 1).all():
+            return Outcome(found, Status.TOLERANCE_MET, passes=passes)
+        if ((short <= 1) | limited).all():
+            return Outcome(found, Status.PRECISION_REACHED, passes=passes)
+        unmet = ~limited & (short > 1)
+        needed = float(np.mean(passes * np.where(unmet, short, 1.0)[np.argsort(np.concatenate([r for r, _ in shown]))]))
+        return Outcome(found, Status.BUDGET_EXHAUSTED, _how_many(short, unmet, needed), passes)
+
+    def _decided(
+        self, verdict: Verdict, standings: Sequence[_Standing], shown: Sequence[tuple[Rows, Estimates]]
+    ) -> Outcome:
+        """The outcome of decisions, which are quantities like others."""
+        with_decision = [
+            (rows, replace(each, quantities={**(each.quantities or {}), "decision": decision}))
+            for (rows, each), decision in zip(shown, verdict.estimates(), strict=True)
+        ]
+        found, passes = join_estimates(with_decision), _passes_of(standings)
+        needs = np.concatenate(verdict.needs)[np.argsort(np.concatenate([rows for rows, _ in shown]))]
+        if (needs <= 1).all():
+            return Outcome(found, Status.DECIDED, passes=passes)
+        return Outcome(found, Status.UNSETTLED, _unsettled(needs, passes), passes)
+
+    # ------------------------------------------------------------------------ made ready
+
+    def _use(self, method: Method, rows: Rows) -> None:
+        """Make a method ready for some rows, from what is ready for all of them."""
         self.method = method
-        self.bound: BoundMethod = method.bind(self.source)
+        self._ready = self._made_ready(method, rows)
+
+    def _made_ready(self, method: Method, rows: Rows) -> _Ready:
+        if self._whole is None or self._whole[0] != method:
+            self._whole = method, method.bind(self.source)
+        bound = self._whole[1]
+        if len(rows) == self.source.batch.rows:
+            return _Ready(rows, self.source, bound)
+        return _Ready(rows, self.source.select(rows), bound.select(rows))
+
+    def _ready_for(self, cohort: Cohort) -> _Ready:
+        if self._ready.rows is cohort.rows:
+            return self._ready
+        return self._made_ready(_at_stage(self._base, cohort.stage), cohort.rows)
+
+    @property
+    def bound(self) -> BoundMethod:
+        """The method made ready for the rows that are worked on."""
+        return self._ready.bound
+
+    @property
+    def open(self) -> Source:
+        """The passes of the rows that are worked on."""
+        return self._ready.source
+
+    @property
+    def selection(self) -> bytes | None:
+        """The rows that are worked on, one bit per row of the batch; ``None``: all of them."""
+        rows = self.source.batch.rows
+        if len(self._ready.rows) == rows:
+            return None
+        chosen = np.zeros(rows, dtype=bool)
+        chosen[self._ready.rows] = True
+        return np.packbits(chosen).tobytes()
+
+    @property
+    def settled(self) -> int:
+        """Rows that are not worked on any more."""
+        if self.finished:
+            return self.source.batch.rows
+        return sum(len(cohort.rows) for cohort in self.progress.others)
 
     # ------------------------------------------------------------------------- in between
 
     def interim(self) -> Estimates | None:
         """Estimates of what has been merged so far, if they have standard errors."""
+        standing = self._so_far()
+        return None if standing is None else standing[0]
+
+    def _so_far(self) -> tuple[Estimates, Array | None] | None:
+        """Estimates of what has been merged, and the passes of every row."""
         if self.outcome is not None:
-            return self.outcome.estimates
-        done = self.progress.done
-        if self.progress.merged:
-            done = {**self._after, "passes": round(self.passes())}
-        if not self.bound.has_estimates(self.progress.state):
+            return self.outcome.estimates, self.outcome.passes
+        progress = self.progress
+        cohort, bound = progress.cohort, self._ready_for(progress.cohort).bound
+        done = cohort.done
+        if progress.merged:
+            done = {**self._after, "passes": round(cohort.passes + self._share() * self._round_passes())}
+        if not bound.has_estimates(cohort.state):
             return None
-        found = self.bound.summarise(self.progress.state, done)
-        known = np.isfinite(found.mean_stderr).all() and np.isfinite(found.variance_stderr).all()
-        return self._at_precision(found) if known else None
+        found = bound.summarise(cohort.state, done)
+        if not (np.isfinite(found.mean_stderr).all() and np.isfinite(found.variance_stderr).all()):
+            return None
+        if not self.goal.adaptive:
+            return self._shown(found), None
+        left = [self._standings.get(id(other)) or self._standing(other) for other in progress.others]
+        now = _Standing(found, bound.samples(cohort.state), cohort, np.zeros(len(cohort.rows), dtype=bool))
+        parts = [(each.cohort.rows, each.estimates) for each in self._allowing([now, *left])]
+        return join_estimates([(rows, self._shown(each)) for rows, each in parts]), _passes_of_parts(parts)
 
     def passes(self) -> float:
-        """Passes merged so far, per input."""
-        before = self.progress.done.get("passes", 0)
+        """Passes merged so far, per input on average."""
+        before = self.progress.spent / self.source.batch.rows
         if not self.progress.merged:
             return before
-        share = float(self._weights[self.progress.merged - 1] / self._weights[-1])
-        return before + (self._after["passes"] - before) * share
+        share = len(self.progress.cohort.rows) / self.source.batch.rows
+        return before + share * self._share() * self._round_passes()
+
+    def _round_passes(self) -> float:
+        """Passes of the round under way, for each of its rows."""
+        return float(self._after["passes"] - self.progress.cohort.passes)
+
+    def _share(self) -> float:
+        """The share of the round under way that has been merged."""
+        return float(self._weights[self.progress.merged - 1] / self._weights[-1])
 
     def planned(self) -> float:
         """Passes the goal will take, as far as can be told, per input."""
         if self.finished:
             return self.passes()
-        return max(self._expected, self._after["passes"])
+        share = len(self.progress.cohort.rows) / self.source.batch.rows
+        return max(self._expected, self.progress.spent / self.source.batch.rows + share * self._round_passes())
 
     def standing(self, status: Status) -> Outcome | None:
         """The outcome, or what there is so far under the given status.
@@ -306,8 +532,8 @@ class Run:
         """
         if self.outcome is not None:
             return self.outcome
-        found = self.interim()
-        return None if found is None else Outcome(found, status)
+        found = self._so_far()
+        return None if found is None else Outcome(found[0], status, passes=found[1])
 
 
 def _at_stage(method: Method, stage: Any) -> Method:
@@ -332,3 +558,32 @@ def _how_far(found: Estimates, short: float) -> str:
 def _needed(found: Estimates, times: float) -> float:
     """Passes in all if there are to be so many times the samples."""
     return found.overhead + (found.cost - found.overhead) * times
+
+
+def _how_many(short: Array, unmet: np.ndarray[Any, np.dtype[np.bool_]], needed: float) -> str:
+    return (
+        f"{int(unmet.sum())} of {len(unmet)} inputs have not met the tolerance. The largest standard error is "
+        f"{float(short[unmet].max()) ** 0.5:.3g} times the tolerance; meeting it would take about {needed:.3g} passes "
+        "per input."
+    )
+
+
+def _passes_of(standings: Sequence[_Standing]) -> Array:
+    return _passes_of_parts([(each.cohort.rows, each.estimates) for each in standings])
+
+
+def _passes_of_parts(parts: Sequence[tuple[Rows, Estimates]]) -> Array:
+    passes = np.zeros(sum(len(rows) for rows, _ in parts))
+    for rows, found in parts:
+        passes[rows] = found.cost
+    return passes
+
+
+def _unsettled(needs: Array, passes: Array) -> str:
+    """How many decisions are open, and what the easiest of them would take."""
+    opened = needs > 1
+    easiest = float((needs * passes)[opened].min())
+    return (
+        f"{int(opened.sum())} of {len(needs)} decisions are not settled: the values are too close to call with these "
+        f"passes; the easiest of them would take about {easiest:.3g} passes."
+    )

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from mlmc_dropout.errors import NonFiniteOutputError
 from mlmc_dropout.result import Status
 from mlmc_dropout.runtime.checkpoint import CheckpointStore
 from mlmc_dropout.runtime.collector import ResultCollector
 from mlmc_dropout.runtime.executors import TaskPool
-from mlmc_dropout.runtime.progress import Reporter
 from mlmc_dropout.runtime.run import Run
 
 __all__ = ["run_all"]
 
 
-def run_all(runs: Iterator[Run], pool: TaskPool, checkpoints: CheckpointStore, report: Reporter) -> ResultCollector:
+def run_all(
+    runs: Iterator[Run], pool: TaskPool, checkpoints: CheckpointStore, report: Callable[[Run], None]
+) -> ResultCollector:
     """Hand out tasks and merge what comes back, until all runs are finished or the user has had enough.
 
     Args:

@@ -95,7 +95,7 @@ class Files:
         """
         path = self.folder / f"inputs-{run.index}"
         if not path.exists():
-            path.write_bytes(dumps(run.source.batch))
+            path.write_bytes(dumps((run.source.batch, run.source.numbers)))
         self._inline = self._inline or missing
         model = self._model.read_bytes() if missing else str(self._model)
         return model, path.read_bytes() if self._inline else str(path)
@@ -133,7 +133,7 @@ class Delivered:
         Returns:
             The model and the inputs, or what stands for them.
         """
-        return self._model if missing else None, dumps(run.source.batch)
+        return self._model if missing else None, dumps((run.source.batch, run.source.numbers))
 
     def forget(self, run: Run) -> None:
         """Nothing is kept for a run.

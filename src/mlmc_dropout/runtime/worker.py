@@ -17,17 +17,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from mlmc_dropout.errors import ExecutionError
-from mlmc_dropout.methods.base import Method, State, Task
-from mlmc_dropout.sampling.inputs import Batch
+from mlmc_dropout.methods.base import BoundMethod, Method, State, Task
 from mlmc_dropout.sampling.sampler import DropoutSampler
 from mlmc_dropout.sampling.source import Source
 
 __all__ = ["DELIVERED", "Item", "Reply", "perform"]
 
-_KEPT = 8  # batches, and methods bound to them, a worker remembers
+_KEPT = 16  # batches and selections of their rows, and methods bound to them, a worker remembers
 
 DELIVERED: dict[str, bytes] = {}  # pickled models that came some other way, by job
 
@@ -47,6 +47,7 @@ class Item:
     tasks: tuple[Task, ...]
     driver: tuple[str, int]
     attempt: int = 0
+    selection: bytes | None = None  # rows of the batch, one bit each; None: all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +100,7 @@ def perform(item: Item, model: Payload = None, inputs: Payload = None) -> Reply:
         torch.set_num_threads(1)
     started = time.perf_counter()
     try:
-        source = _SOURCES.get((item.job, item.batch), lambda: _source(item, model, inputs))
-        bound = _BOUND.get((item.job, item.batch, repr(item.method)), lambda: item.method.bind(source))
+        source, bound = _ready(item, model, inputs)
         states = tuple(bound.run(source, task) for task in item.tasks)
     except _Missing:
         return Reply(missing=True)
@@ -109,13 +109,26 @@ def perform(item: Item, model: Payload = None, inputs: Payload = None) -> Reply:
     return Reply(states, time.perf_counter() - started)
 
 
+def _ready(item: Item, model: Payload, inputs: Payload) -> tuple[Source, BoundMethod]:
+    """The passes of the item's rows and the method made ready for them, from those of the whole batch."""
+    name = item.job, item.batch, repr(item.method)
+    source: Source = _SOURCES.get((item.job, item.batch), lambda: _source(item, model, inputs))
+    bound: BoundMethod = _BOUND.get(name, lambda: item.method.bind(source))
+    if item.selection is None:
+        return source, bound
+    bits = np.frombuffer(item.selection, dtype=np.uint8)
+    rows = np.flatnonzero(np.unpackbits(bits, count=source.batch.rows))
+    some: Source = _SOURCES.get((item.job, item.batch, item.selection), lambda: source.select(rows))
+    return some, _BOUND.get((*name, item.selection), lambda: bound.select(rows))
+
+
 def _source(item: Item, model: Payload, inputs: Payload) -> Source:
     sampler: DropoutSampler = _MODELS.get(item.job, lambda: _load(model or DELIVERED.get(item.job)))
-    batch: Batch = _load(inputs)
+    batch, numbers = _load(inputs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the driver has looked at the same model and said what there is to say
         program = sampler.prepare(batch)
-    return Source(sampler, program, batch, item.seed, item.first_row, item.chunk)
+    return Source(sampler, program, batch, item.seed, item.first_row, item.chunk, numbers=numbers)
 
 
 def _load(payload: Payload) -> Any:

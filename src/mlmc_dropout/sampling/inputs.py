@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Number
 from typing import Any
@@ -138,6 +138,30 @@ class Batch:
 
     def __getitem__(self, rows: slice) -> Batch:
         return self._changed(lambda t: t[rows], lambda t: t, len(range(*rows.indices(self.rows))))
+
+    def take(self, rows: Tensor) -> Batch:
+        """Some of the rows.
+
+        Args:
+            rows: Places of the rows, int64.
+
+        Returns:
+            A batch of copies of these rows; constants stay as they are.
+        """
+        return self._changed(lambda t: t[rows.to(t.device)], lambda t: t, len(rows))
+
+    @classmethod
+    def joined(cls, batches: Sequence[Batch]) -> Batch:
+        """Batches one after the other.
+
+        Args:
+            batches: Batches of one kind, at least one; constants are taken from the first.
+
+        Returns:
+            The joint batch.
+        """
+        rows = iter([torch.cat(tensors) for tensors in zip(*(batch.tensors for batch in batches), strict=True)])
+        return batches[0]._changed(lambda t: next(rows), lambda t: t, sum(batch.rows for batch in batches))
 
     def describe(self) -> str:
         """Rows, types and shapes, for a message.

@@ -20,7 +20,16 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-__all__ = ["bernoulli", "derive", "latin_hypercube", "numbers", "pass_keys", "stratified_numbers", "words"]
+__all__ = [
+    "bernoulli",
+    "derive",
+    "latin_hypercube",
+    "numbers",
+    "pass_keys",
+    "random_bytes",
+    "stratified_numbers",
+    "words",
+]
 
 _LANE_BITS = 3
 _LANES = 1 << _LANE_BITS  # units per 64-bit word
@@ -101,22 +110,31 @@ def pass_keys(
     return derive(derive(key, replicates), indices).to(device)
 
 
-def words(keys: Tensor, count: int, first: int = 0) -> Tensor:
+def words(keys: Tensor, count: int, first: int | Tensor = 0) -> Tensor:
     """Random 64-bit words of every key.
 
     Args:
         keys: Keys of any shape.
         count: Words per key.
-        first: Index of the first word; 0 by default.
+        first: Index of the first word, 0 by default; or the indices of all words, int64 (count,).
 
     Returns:
-        The words ``first``, …, ``first + count − 1``, int64 (*keys.shape, count).
+        The words ``first``, …, ``first + count − 1``, or those at the indices, int64 (*keys.shape, count).
     """
+    if isinstance(first, Tensor):
+        return _mix_(keys[..., None] + first.to(keys.device) * _GAMMA)
     steps = torch.arange(first, first + count, device=keys.device).mul_(_GAMMA)
     return _mix_(keys[..., None] + steps)
 
 
-def bernoulli(keys: Tensor, units: int, p: float, rows: int = 1, first_row: int = 0) -> Tensor:
+def _places(first_row: int | Tensor, per_row: int) -> int | Tensor:
+    """Index of the first number of some rows, or of all their numbers where the rows are not consecutive."""
+    if isinstance(first_row, Tensor):
+        return (first_row[:, None] * per_row + torch.arange(per_row, device=first_row.device)).flatten()
+    return first_row * per_row
+
+
+def bernoulli(keys: Tensor, units: int, p: float, rows: int = 1, first_row: int | Tensor = 0) -> Tensor:
     """Keep bits: 1 with probability 1 − p.
 
     Row ``r`` is the same whether it is drawn alone or with others.
@@ -126,7 +144,7 @@ def bernoulli(keys: Tensor, units: int, p: float, rows: int = 1, first_row: int 
         units: Bits per row.
         p: The dropout rate p, in [0, 1].
         rows: Number of rows; 1 by default.
-        first_row: Number of the first row; 0 by default.
+        first_row: Number of the first row, 0 by default; or the numbers of all rows, int64 (rows,).
 
     Returns:
         The bits, uint8 (len(keys), rows, units).
@@ -138,7 +156,7 @@ def bernoulli(keys: Tensor, units: int, p: float, rows: int = 1, first_row: int 
         True
     """
     per_row = -(-units // _LANES)
-    drawn = words(keys, rows * per_row, first_row * per_row)
+    drawn = words(keys, rows * per_row, _places(first_row, per_row))
     threshold, fraction = divmod(p * 256.0, 1.0)  # exact: both are float64 operations without rounding
     keep = drawn.view(torch.uint8)
     if fraction:
@@ -149,6 +167,23 @@ def bernoulli(keys: Tensor, units: int, p: float, rows: int = 1, first_row: int 
     else:
         keep.zero_()
     return keep.view(len(keys), rows, per_row * _LANES)[..., :units]
+
+
+def random_bytes(keys: Tensor, units: int, rows: int = 1, first_row: int | Tensor = 0) -> Tensor:
+    """Uniform bytes; those of a row are the same whether it is drawn alone or with others.
+
+    Args:
+        keys: Keys, one axis.
+        units: Bytes per row.
+        rows: Number of rows; 1 by default.
+        first_row: Number of the first row, 0 by default; or the numbers of all rows, int64 (rows,).
+
+    Returns:
+        The bytes, uint8 (len(keys), rows, units).
+    """
+    per_row = -(-units // _LANES)
+    drawn = words(keys, rows * per_row, _places(first_row, per_row))
+    return drawn.view(torch.uint8).view(len(keys), rows, per_row * _LANES)[..., :units]
 
 
 def _undecided(drawn: Tensor, threshold: int, fraction: float) -> tuple[Tensor, Tensor]:
@@ -175,7 +210,9 @@ def _find(values: Tensor, wanted: int) -> Tensor:
     return torch.from_numpy(groups[inside >> _LANE_BITS] * _LANES + (inside & (_LANES - 1)))
 
 
-def latin_hypercube(keys: Tensor, passes: int, units: int, p: float, rows: int = 1, first_row: int = 0) -> Tensor:
+def latin_hypercube(
+    keys: Tensor, passes: int, units: int, p: float, rows: int = 1, first_row: int | Tensor = 0
+) -> Tensor:
     """Keep bits of whole designs, one key per design.
 
     Over the ``T = passes`` passes of a design a unit is dropped ``floor(pT)`` times, once more
@@ -189,7 +226,7 @@ def latin_hypercube(keys: Tensor, passes: int, units: int, p: float, rows: int =
         units: Bits per row.
         p: The dropout rate p, in [0, 1].
         rows: Number of rows; 1 by default.
-        first_row: Number of the first row; 0 by default.
+        first_row: Number of the first row, 0 by default; or the numbers of all rows, int64 (rows,).
 
     Returns:
         The bits, uint8 (len(keys), passes, rows, units).
@@ -203,14 +240,16 @@ def latin_hypercube(keys: Tensor, passes: int, units: int, p: float, rows: int =
     chosen = torch.zeros(len(keys), passes, size, dtype=torch.uint8, device=keys.device)
     keys = derive(keys, _STRATUM)
     step = max(1, _PLACED // len(keys))
+    places = _places(first_row, units)
     for start in range(0, size, step):
-        _place(chosen[..., start : start + step], keys, min(p, 1.0 - p), first_row * units + start)
+        first = places[start : start + step] if isinstance(places, Tensor) else places + start
+        _place(chosen[..., start : start + step], keys, min(p, 1.0 - p), first)
     if p <= 0.5:
         chosen.bitwise_xor_(1)
     return chosen.view(len(keys), passes, rows, units)
 
 
-def _place(chosen: Tensor, keys: Tensor, rare: float, first: int) -> None:
+def _place(chosen: Tensor, keys: Tensor, rare: float, first: int | Tensor) -> None:
     """Mark the passes with the rarer outcome in ``chosen`` (designs, passes, units), whose first unit is given."""
     passes, size = chosen.shape[1:]
     certain, chance = divmod(rare * passes, 1.0)
@@ -228,7 +267,7 @@ def _place(chosen: Tensor, keys: Tensor, rare: float, first: int) -> None:
 
 
 def numbers(
-    keys: Tensor, law: str, units: int, rows: int = 1, first_row: int = 0, dtype: torch.dtype = torch.float32
+    keys: Tensor, law: str, units: int, rows: int = 1, first_row: int | Tensor = 0, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """Independent uniform or normal numbers.
 
@@ -239,7 +278,7 @@ def numbers(
         law: "uniform" on [0, 1), or standard "normal".
         units: Numbers per row.
         rows: Number of rows; 1 by default.
-        first_row: Number of the first row; 0 by default.
+        first_row: Number of the first row, 0 by default; or the numbers of all rows, int64 (rows,).
         dtype: ``torch.float64`` for double precision; any other type gives single precision.
 
     Returns:
@@ -249,7 +288,7 @@ def numbers(
         >>> numbers(pass_keys(0, 0, 0, range(4)), "uniform", units=3, rows=2).shape
         torch.Size([4, 2, 3])
     """
-    uniform = _uniform(keys, rows * units, first_row * units)
+    uniform = _uniform(keys, rows * units, _places(first_row, units))
     return _with_law(uniform, law, dtype).view(len(keys), rows, units)
 
 
@@ -259,7 +298,7 @@ def stratified_numbers(
     passes: int,
     units: int,
     rows: int = 1,
-    first_row: int = 0,
+    first_row: int | Tensor = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Uniform or normal numbers of whole designs, one key per design.
@@ -273,13 +312,13 @@ def stratified_numbers(
         passes: Passes per design.
         units: Numbers per row.
         rows: Number of rows; 1 by default.
-        first_row: Number of the first row; 0 by default.
+        first_row: Number of the first row, 0 by default; or the numbers of all rows, int64 (rows,).
         dtype: ``torch.float64`` for double precision; any other type gives single precision.
 
     Returns:
         The numbers, (len(keys), passes, rows, units).
     """
-    size, first = rows * units, first_row * units
+    size, first = rows * units, _places(first_row, units)
     keys = derive(keys, _STRATUM)
     order = torch.stack([words(derive(keys, t), size, first) for t in range(passes)], dim=1).argsort(dim=1)
     inside = torch.stack([_uniform(derive(keys, passes + t), size, first) for t in range(passes)], dim=1)
@@ -296,7 +335,7 @@ def _with_law(uniform: Tensor, law: str, dtype: torch.dtype) -> Tensor:
     return grid.mul_(2.0**-bits).to(dtype if bits == 53 else torch.float32)
 
 
-def _uniform(keys: Tensor, count: int, first: int) -> Tensor:
+def _uniform(keys: Tensor, count: int, first: int | Tensor) -> Tensor:
     """Uniform float64 in [0, 1) with 53 random bits."""
     drawn = words(keys, count, first)
     return torch.bitwise_right_shift(drawn, 11).bitwise_and_((1 << 53) - 1).to(torch.float64).mul_(2.0**-53)

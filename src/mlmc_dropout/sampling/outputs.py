@@ -255,12 +255,14 @@ class Structure:
         return cls(data["kind"], tuple(data["shape"]), tuple(data["keys"]), parts)
 
 
-def non_finite_message(values: NDArray[Any], first_row: int = 0, structure: Structure | None = None) -> str:
+def non_finite_message(
+    values: NDArray[Any], first_row: int | NDArray[np.int64] = 0, structure: Structure | None = None
+) -> str:
     """The message about outputs that are not finite.
 
     Args:
         values: Outputs (passes, rows, width), some of them NaN or infinite.
-        first_row: Number of the first row; 0 by default.
+        first_row: Number of the first row, 0 by default; or the numbers of all rows.
         structure: Structure of the output, to name its components; they are numbered without it.
 
     Returns:
@@ -271,7 +273,8 @@ def non_finite_message(values: NDArray[Any], first_row: int = 0, structure: Stru
         'passes gave infinite outputs (-inf) for input rows 0 in output components 1; ...'
     """
     bad = ~np.isfinite(values)
-    rows = abbreviate((np.flatnonzero(bad.any(axis=(0, 2))) + first_row).tolist())
+    places = np.flatnonzero(bad.any(axis=(0, 2)))
+    rows = abbreviate((first_row[places] if isinstance(first_row, np.ndarray) else places + first_row).tolist())
     columns = np.flatnonzero(bad.any(axis=(0, 1)))
     where = abbreviate([_component(structure, int(column)) for column in columns])
     if np.isnan(values).any():

@@ -243,7 +243,7 @@ class DropoutSampler:
         program: Program,
         batch: Batch,
         keys: Tensor,
-        first_row: int = 0,
+        first_row: int | Tensor = 0,
         chunk: int | None = None,
         design_passes: int | None = None,
     ) -> Tensor:
@@ -253,7 +253,7 @@ class DropoutSampler:
             program: The prepared model.
             batch: The inputs.
             keys: One key per pass, or per design.
-            first_row: Number of the first row of the batch; 0 by default.
+            first_row: Number of the first row of the batch, 0 by default; or the numbers of all its rows.
             chunk: Passes to run at once; by default as many as memory and caches allow.
             design_passes: If T, each key is that of a stratified design of T passes; ``None`` (default): of a pass.
 
@@ -270,7 +270,8 @@ class DropoutSampler:
         for start, stop in even_parts(batch.rows, rows):
             part = batch[start:stop]
             size = chunk or self.passes_at_once(program, part.rows)
-            chunks = list(self._chunks(program, part, keys, first_row + start, size, design_passes))
+            numbers = first_row[start:stop] if isinstance(first_row, Tensor) else first_row + start
+            chunks = list(self._chunks(program, part, keys, numbers, size, design_passes))
             pieces.append(torch.cat(chunks) if len(chunks) > 1 else chunks[0])
         return torch.cat(pieces, dim=1) if len(pieces) > 1 else pieces[0]
 
@@ -344,7 +345,13 @@ class DropoutSampler:
         return sum(site.mask_bytes * (mask_rows if site.row_axis is not None else 1) for site in program.active)
 
     def _chunks(
-        self, program: Program, batch: Batch, keys: Tensor, first_row: int, size: int, design_passes: int | None
+        self,
+        program: Program,
+        batch: Batch,
+        keys: Tensor,
+        first_row: int | Tensor,
+        size: int,
+        design_passes: int | None,
     ) -> Iterator[Tensor]:
         """Outputs of chunks of about ``size`` passes; masks are drawn for several chunks at once."""
         per_key = design_passes or 1
@@ -362,7 +369,7 @@ class DropoutSampler:
                 yield program.run_cached(run, (self, *batch.values), chunk_masks)
 
     def draw(
-        self, site: Site, keys: Tensor, rows: int, first_row: int, design_passes: int | None = None
+        self, site: Site, keys: Tensor, rows: int, first_row: int | Tensor, design_passes: int | None = None
     ) -> Tensor | None:
         """Draw the masks of a site for several passes.
 
@@ -370,7 +377,7 @@ class DropoutSampler:
             site: The site.
             keys: One key per pass, or per design.
             rows: Number of input rows.
-            first_row: Number of the first of them.
+            first_row: Number of the first of them, or the numbers of all, int64 (rows,).
             design_passes: If T, each key is that of a stratified design of T passes; ``None`` (default): of a pass.
 
         Returns:
@@ -383,7 +390,7 @@ class DropoutSampler:
         site_keys = derive(keys.to(self.device or torch.device("cpu")), site.index)
         if not site.splits_by_row:  # a mask of the whole batch: the next batch has another
             site_keys = derive(site_keys, first_row)
-        count, start = (rows, first_row) if per_row else (1, 0)
+        count, start = (rows, first_row) if per_row else (1, 0)  # shared masks depend on no row
         dtype = self.dtype or torch.float32
         if site.law == "bernoulli" and design_passes is None:
             drawn = bernoulli(site_keys, site.units, site.p, count, start)

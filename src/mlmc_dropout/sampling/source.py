@@ -47,6 +47,7 @@ class Source:
         chunk: Passes to run at once; ``None``: as many as memory and caches allow.
         observation: What is asked of the passes.
         locations: Centres and scales of the outputs, (2, rows, main width), where quantiles are asked.
+        numbers: Numbers of all rows among all inputs, int64 (rows,), where these are not consecutive.
     """
 
     sampler: DropoutSampler
@@ -57,6 +58,7 @@ class Source:
     chunk: int | None = None
     observation: Observation = field(default=None)  # type: ignore[assignment]  # follows from the sampler's questions
     locations: Array | None = None
+    numbers: Tensor | None = None
 
     def __post_init__(self) -> None:
         if cast(Observation | None, self.observation) is None:
@@ -64,7 +66,7 @@ class Source:
             object.__setattr__(self, "observation", observation)
             if self.sampler.questions.need_locations:
                 main, _ = self.observe(self.passes(streams.LOCATION, range(1), range(LOCATION_PASSES))[:, 0], False)
-                object.__setattr__(self, "locations", locate(main))
+                object.__setattr__(self, "locations", locate(main, self.observation.outputs))
 
     def observe(self, values: Array, features: bool = True) -> tuple[Array, Array | None]:
         """Read outputs as what is asked of them.
@@ -84,18 +86,43 @@ class Source:
         main, found = asked.observe(torch.from_numpy(np.ascontiguousarray(values)), locations)
         return main.numpy(), None if found is None else found.numpy()
 
-    def of_rows(self, rows: slice) -> Source:
-        """The passes of some neighbouring rows.
+    @property
+    def row_numbers(self) -> int | Tensor:
+        """Number of the first row, or of all rows where they are not consecutive: what masks are drawn for."""
+        return self.first_row if self.numbers is None else self.numbers
+
+    def select(self, rows: NDArray[np.integer[Any]]) -> Source:
+        """The passes of some rows, with the masks that these rows have in the whole batch.
 
         Args:
-            rows: Which rows of the batch.
+            rows: Places of the rows in this batch, in ascending order.
+
+        Returns:
+            Their source; itself, if these are all rows.
+        """
+        if len(rows) == self.batch.rows:
+            return self
+        if int(rows[-1]) - int(rows[0]) + 1 == len(rows):
+            return self.part(slice(int(rows[0]), int(rows[-1]) + 1))
+        places = torch.from_numpy(np.asarray(rows, dtype=np.int64))
+        numbers = places + self.first_row if self.numbers is None else self.numbers[places]
+        locations = None if self.locations is None else self.locations[:, rows]
+        first, batch = int(numbers[0]), self.batch.take(places)
+        return replace(self, batch=batch, first_row=first, numbers=numbers, locations=locations)
+
+    def part(self, rows: slice) -> Source:
+        """The passes of neighbouring rows.
+
+        Args:
+            rows: Places of the rows in this batch.
 
         Returns:
             Their source.
         """
+        numbers = None if self.numbers is None else self.numbers[rows]
+        first = self.first_row + rows.start if numbers is None else int(numbers[0])
         locations = None if self.locations is None else self.locations[:, rows]
-        first_row = self.first_row + rows.start
-        return replace(self, batch=self.batch[rows], first_row=first_row, locations=locations)
+        return replace(self, batch=self.batch[rows], first_row=first, numbers=numbers, locations=locations)
 
     @property
     def groups(self) -> int:
@@ -103,7 +130,7 @@ class Source:
         return GROUPS_OF_WIDE if self.wide else GROUPS
 
     @property
-    def _numbers(self) -> int:
+    def _observed(self) -> int:
         """Numbers of a pass and row that a task holds."""
         seen = self.observation
         extra = 0 if seen.plain else seen.main.width + seen.width
@@ -133,9 +160,10 @@ class Source:
         names = np.asarray(indices)[:, None], np.asarray(replicates)[None, :]
         keys = pass_keys(self.seed, stream, names[1], names[0])
         try:
-            return self.sampler.run(self.program, self.batch, keys.flatten(), self.first_row, chunk)
+            return self.sampler.run(self.program, self.batch, keys.flatten(), self.row_numbers, chunk)
         except Exception as error:
-            rows = f"rows {self.first_row} to {self.first_row + self.batch.rows - 1}"
+            first, last = (int(self._numbers()[place]) for place in (0, -1))
+            rows = f"rows {first} to {last}"
             add_note_once(error, f"in passes {min(indices)} to {max(indices)} of {rows}")
             raise
 
@@ -143,7 +171,7 @@ class Source:
     def wide(self) -> bool:
         """Whether the passes of a task are too many numbers to be held, by the shape of the outputs alone."""
         rows = 1 if self.program.rows_split else self.batch.rows
-        return rows * self._numbers > WIDE
+        return rows * self._observed > WIDE
 
     def chunks(self, stream: int, indices: range) -> Iterator[NDArray[Any]]:
         """Run passes of the first replicate, as many at a time as fit the memory limit.
@@ -205,12 +233,12 @@ class Source:
         """
         rows, limit = self.batch.rows, self.sampler.memory_limit
         if self.program.rows_split:
-            width, masks = self._numbers, self.sampler.mask_bytes_per_row(self.program)
+            width, masks = self._observed, self.sampler.mask_bytes_per_row(self.program)
             held = _SUMS * 8 * width if self.wide else _COPIES * BLOCK * (masks + 8 * width)
             rows = self.program.footprint.rows_at_once(rows, limit, passes)
             rows = min(rows, max(1, int(limit / 2 / held)))
         for start, stop in even_parts(self.batch.rows, rows):
-            yield slice(start, stop), self.of_rows(slice(start, stop))
+            yield slice(start, stop), self.part(slice(start, stop))
 
     def design_chunks(self, keys: Tensor, passes: int) -> Iterator[list[Tensor | None]]:
         """Draw the masks of stratified designs, in chunks that fit the memory limit.
@@ -224,7 +252,7 @@ class Source:
         """
         rows = self.batch.rows
         together = passes if passes > 1 else None
-        masks = [self.sampler.draw(site, keys, rows, self.first_row, together) for site in self.program.sites]
+        masks = [self.sampler.draw(site, keys, rows, self.row_numbers, together) for site in self.program.sites]
         size = self._chunk_size()
         whole = 2 * passes if passes > 1 else ROWS_TOGETHER  # pairs of designs; chunks of one size can be replayed
         if size > whole and not self.chunk:
@@ -243,5 +271,11 @@ class Source:
         """
         finite = np.isfinite(values)
         if not finite.all():
-            rows = np.flatnonzero(~finite.all(axis=(0, 2))) + self.first_row
-            raise NonFiniteOutputError(non_finite_message(values, self.first_row, self.program.structure), rows)
+            rows = self._numbers()[np.flatnonzero(~finite.all(axis=(0, 2)))]
+            raise NonFiniteOutputError(non_finite_message(values, self._numbers(), self.program.structure), rows)
+
+    def _numbers(self) -> NDArray[np.int64]:
+        """Numbers of all rows among all inputs."""
+        if self.numbers is None:
+            return np.arange(self.first_row, self.first_row + self.batch.rows)
+        return self.numbers.numpy()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,11 @@ from scipy.special import gammaincinv
 
 from mlmc_dropout.errors import InputError
 
-__all__ = ["Estimates", "Goal", "stderr_upper_factor"]
+__all__ = ["Decision", "Estimates", "Goal", "stderr_upper_factor"]
 
 Array = NDArray[np.float64]
 
+PILOT_SHARE = 0.25  # of a budget that is to be spent where it is needed most
 PILOT = 128  # passes spent before the standard errors are first looked at
 TRUSTED = 16  # samples (passes, replicates, pairs of designs) from which a standard error is trusted
 MAX_GROWTH = 8.0  # the passes are multiplied by at most this from one round to the next
@@ -66,6 +67,27 @@ def _is_finite_number(value: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Decision:
+    """What is to be decided, as plain data.
+
+    Attributes:
+        kind: "label", "above" (of the mean) or "top".
+        confidence: Of each decision, or of all together.
+        familywise: Whether all decisions together shall be right with that confidence.
+        threshold: Of "above".
+        k: Of "top": how many inputs.
+        by: Of "top": name of the quantity.
+    """
+
+    kind: Literal["label", "above", "top"]
+    confidence: float = 0.99
+    familywise: bool = False
+    threshold: float = 0.0
+    k: int = 0
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Goal:
     """Standard errors to reach and passes that may be spent on it.
 
@@ -79,6 +101,8 @@ class Goal:
         relative: Whether tolerances are relative: multiplied, for each output component, by the largest absolute
             estimate over the inputs.
         quantile: Share of the components that must meet the tolerance, in (0, 1]; all by default.
+        adaptive: Whether inputs stop one by one (``rows``); the budget is then their average.
+        decision: What is to be decided (``decisions``); the budget is then the most that any input gets.
 
     Examples:
         >>> Goal(tolerance=0.01, budget=1000).has_tolerance
@@ -90,6 +114,8 @@ class Goal:
     tolerance_variance: float | None = None
     relative: bool = False
     quantile: float = 1.0
+    adaptive: bool = False
+    decision: Decision | None = None
 
     def __post_init__(self) -> None:
         if self.budget is None and not self.has_tolerance:
@@ -139,6 +165,8 @@ class Goal:
         if self.has_tolerance:
             return self.pilot(min_cost)
         assert self.budget is not None
+        if self.adaptive:
+            return min(self.budget, max(min(PILOT, self.budget * PILOT_SHARE), min_cost))
         return min(self.budget, MAX_ROUND)
 
     def shortfall(self, estimates: Estimates) -> float:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mlmc_dropout.sampling.masks import bernoulli, derive, words
+from mlmc_dropout.sampling.masks import bernoulli, derive, random_bytes, words
 from mlmc_dropout.sampling.sites import Site
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.surrogates.linear import Expansion
@@ -81,10 +81,8 @@ def _patterns(keys: Tensor, certain: int, more: bool) -> Tensor:
 def _places(source: Source, site: Site, units: int, keys: Tensor, chance: float) -> Tensor:
     """Where each unit starts, (designs, rows or 1, units); those with an extra drop are counted on from SAMPLES."""
     own = site.row_axis is not None and source.sampler.masks == "independent"
-    rows, first = (source.batch.rows, source.first_row) if own else (1, 0)
-    per_row = -(-units // 8)
-    drawn = words(derive(keys, _PLACE), rows * per_row, first * per_row).view(torch.uint8)
-    places = drawn.view(len(keys), rows, per_row * 8)[..., :units].bitwise_and(SAMPLES - 1).long()
+    rows, first = (source.batch.rows, source.row_numbers) if own else (1, 0)
+    places = random_bytes(derive(keys, _PLACE), units, rows, first).bitwise_and(SAMPLES - 1).long()
     if chance:
         places += SAMPLES * bernoulli(derive(keys, _EXTRA), units, 1.0 - chance, rows, first)
     return places

@@ -28,6 +28,7 @@ __all__ = [
     "Linearisation",
     "SiteProbe",
     "by_row",
+    "cat_or_none",
     "contract",
     "derivative_cost",
     "expansion_of",
@@ -79,6 +80,31 @@ class Expansion:
     gradients: tuple[Tensor | None, ...]
     variance: Tensor
 
+    def select(self, rows: Tensor) -> Expansion:
+        """The expansion at some of the rows.
+
+        Args:
+            rows: Places of the rows.
+
+        Returns:
+            Their expansion.
+        """
+        gradients = tuple(None if g is None else g[rows] for g in self.gradients)
+        return Expansion(self.sites, gradients, self.variance[rows])
+
+    @staticmethod
+    def beside(parts: Sequence[Expansion]) -> Expansion:
+        """Expansions at different rows, as one at all of them.
+
+        Args:
+            parts: The expansions.
+
+        Returns:
+            The expansion at all rows, in the given order.
+        """
+        gradients = tuple(cat_or_none(group) for group in zip(*(part.gradients for part in parts), strict=True))
+        return Expansion(parts[0].sites, gradients, torch.cat([part.variance for part in parts]))
+
     def values(self, masks: Sequence[Tensor | None], rows: int) -> Tensor:
         """G for a chunk of masks.
 
@@ -109,6 +135,19 @@ class Expansion:
             passes = next(len(m) for m in masks if m is not None)
             return self.variance.new_zeros(passes, *self.variance.shape)
         return contract(self.sites, masks, coefficients, rows)
+
+
+def cat_or_none(tensors: Sequence[Tensor | None]) -> Tensor | None:
+    """Tensors of different rows, one after the other.
+
+    Args:
+        tensors: The tensors; all of them are there, or none is.
+
+    Returns:
+        The joint tensor, or ``None``.
+    """
+    there = [tensor for tensor in tensors if tensor is not None]
+    return torch.cat(there) if there else None
 
 
 def supported(program: Program) -> bool:

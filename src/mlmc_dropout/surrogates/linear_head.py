@@ -46,6 +46,17 @@ class Head:
         """Which outputs it is the head of, bool (width,)."""
         return self.jacobian.abs().amax(dim=(0, 2)) > 0
 
+    def select(self, rows: Tensor) -> Head:
+        """The head at some of the rows.
+
+        Args:
+            rows: Places of the rows.
+
+        Returns:
+            Their head.
+        """
+        return Head(self.site, self.jacobian[rows])
+
 
 def outputs_by_head(heads: Sequence[Head]) -> dict[int, Tensor]:
     """The outputs for which the masks of each head's site are averaged out.

@@ -22,7 +22,7 @@ from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.sampler import DropoutSampler, Program
 from mlmc_dropout.sampling.sites import Site, forward_with_masks, full_shape
 from mlmc_dropout.surrogates.derivatives import DerivativeError, Gradients, differentiate, expandable
-from mlmc_dropout.surrogates.linear import PASSES_OF_A_GRADIENT, by_row, contract, derivative_cost
+from mlmc_dropout.surrogates.linear import PASSES_OF_A_GRADIENT, by_row, cat_or_none, contract, derivative_cost
 
 __all__ = ["DIRECTIONS", "Quadratic", "fit_quadratic", "passes_in_memory"]
 
@@ -48,6 +48,32 @@ class Quadratic:
     slope: Tensor
     curvature: Tensor
     variance: Tensor
+
+    def select(self, rows: Tensor) -> Quadratic:
+        """The expansion at some of the rows.
+
+        Args:
+            rows: Places of the rows.
+
+        Returns:
+            Their expansion.
+        """
+        directions = tuple(None if d is None else d[rows] for d in self.directions)
+        return Quadratic(self.sites, directions, self.slope[rows], self.curvature[rows], self.variance[rows])
+
+    @staticmethod
+    def beside(parts: Sequence[Quadratic]) -> Quadratic:
+        """Expansions at different rows, as one at all of them.
+
+        Args:
+            parts: The expansions.
+
+        Returns:
+            The expansion at all rows, in the given order.
+        """
+        directions = tuple(cat_or_none(group) for group in zip(*(part.directions for part in parts), strict=True))
+        rest = (torch.cat([getattr(part, name) for part in parts]) for name in ("slope", "curvature", "variance"))
+        return Quadratic(parts[0].sites, directions, *rest)
 
     def values(self, masks: Sequence[Tensor | None], rows: int) -> Tensor:
         """Q for a chunk of masks.
@@ -87,7 +113,7 @@ def fit_quadratic(
     samples: int,
     averaged_out: Mapping[int, Tensor],
     seed: int,
-    first_row: int = 0,
+    first_row: int | Tensor = 0,
 ) -> tuple[Quadratic, float]:
     """Fit the second-order expansion to gradients at random masks.
 
@@ -99,7 +125,7 @@ def fit_quadratic(
         averaged_out: By index of site, bool (width,): the outputs for which its masks are averaged out; for these the
             masks stay at their mean.
         seed: Seed of the masks.
-        first_row: Number of the first row of the batch; 0 by default.
+        first_row: Number of the first row of the batch, 0 by default; or the numbers of all its rows.
 
     Returns:
         The expansion, and its cost in passes.
@@ -124,7 +150,7 @@ def fit_quadratic(
 
 
 def _design(
-    sampler: DropoutSampler, program: Program, batch: Batch, samples: int, seed: int, first_row: int
+    sampler: DropoutSampler, program: Program, batch: Batch, samples: int, seed: int, first_row: int | Tensor
 ) -> dict[int, Tensor]:
     """One stratified design of masks, in which every row has its own, as floating-point numbers."""
     key = pass_keys(seed, streams.CURVATURE, 0, 0)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mlmc_dropout import theory
 from mlmc_dropout.groups import GroupBlock
-from mlmc_dropout.methods.base import Estimates, Task, blocks
+from mlmc_dropout.methods.base import Estimates, Rows, Task, blocks
 from mlmc_dropout.methods.mlmc.adaptive import Adaptive, next_fidelity
 from mlmc_dropout.methods.mlmc.allocation import allocate, averaged, least_counts
 from mlmc_dropout.methods.mlmc.coupling import Prefix, prefix_estimates
@@ -286,6 +286,17 @@ class BoundMLMC:
         method = self.method
         summary = Summary(state.present, method.ladder.fidelities, method.levels, done["passes"])
         return summary.of_the_mean() if method.mean_only else summary.of_both()
+
+    def select(self, rows: Rows) -> BoundMLMC:
+        """Nothing belongs to rows.
+
+        Args:
+            rows: Places of the rows in the batch.
+
+        Returns:
+            Itself.
+        """
+        return self
 
     def refined(self, estimates: Estimates) -> tuple[MLMC, float] | None:
         """Moments from the first round if they were asked for; one level more, while the finest is not negligible.

@@ -1,0 +1,319 @@
+"""When a single input may stop, and how many passes the others get next.
+
+The standard error of an input that stops first is likely to be one that came out too small, and an input whose rare
+masks have not come yet looks settled while it is not. So an input stops by upper limits:
+
+- its squared standard errors are multiplied by the factor ν/χ²_ν(α), ν = 2n/(κ − 1), an upper confidence limit of a
+  variance that was estimated from n samples of kurtosis κ. At the j-th look, of which each doubles the passes,
+  α = ``ERROR_RATE``/(j (j + 1)): all looks together err with that probability,
+- a mask pattern that has not come up in n passes has a probability of at most 3/n or so. If it can move an output by
+  R, it hides an error of up to 3 R/n: standard errors count as at least ``UNSEEN`` R/n. Large deviations have a size of
+  R² = μ4/μ2, the largest that any input shows is taken for all,
+- where few passes carry most of a variance (``Trust``), the same is added to the standard error, and reported: with k
+  events in n passes it is R sqrt(k + ``UNSEEN``²)/n, and covers what sqrt(k) R/n does not,
+- nothing stops before about ``LEAST`` passes, and ``PER_DOUBLING`` more for every doubling of the number of inputs: the
+  more there are, the more of them are lucky.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaincinv
+
+from mlmc_dropout.stopping.goal import MAX_GROWTH, MAX_ROUND, PILOT, STEP_SHARE, TRUSTED, Estimates, Goal
+
+__all__ = [
+    "Part",
+    "RowEstimates",
+    "least_passes",
+    "needs_of_rows",
+    "next_round",
+    "reach_of",
+    "row_factors",
+    "with_unseen",
+]
+
+Array = NDArray[np.float64]
+
+LEAST, PER_DOUBLING = 288, 16
+ABOUT = 0.9  # a round may end before it has spent everything
+ERROR_RATE = 0.1
+UNSEEN = 1.6  # 1.96 of it is the 95 % limit 3/n for the probability of what did not come up in n passes
+MOST = 16.0  # largest factor of an upper limit
+SETTLING = 0.15  # share of the open inputs that the next round is to settle
+MIN_STEP = 1.08  # by which passes grow at least
+BLOCK, MANY_BLOCKS = 128, 8  # tasks have so many passes, and beyond so many of them rounds end with a whole one
+
+
+class RowEstimates(Estimates, Protocol):
+    """Estimates of some inputs, and what they say about themselves."""
+
+    @property
+    def trust(self) -> Any:
+        """Flags per component for the mean and the variance, or ``None``."""
+
+    @property
+    def groups(self) -> Any:
+        """Means of features over groups of passes, or ``None``."""
+
+    @property
+    def levels(self) -> Any:
+        """Statistics of levels with ``count``, ``kurtosis`` and ``kurtosis_V``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Inputs that have had the same passes.
+
+    Attributes:
+        estimates: Their estimates.
+        samples: Samples behind the standard errors.
+    """
+
+    estimates: RowEstimates
+    samples: float
+
+    @property
+    def passes(self) -> float:
+        """Passes that count: those before the first sample do not."""
+        return max(self.estimates.cost - self.estimates.overhead, 1.0)
+
+    def __len__(self) -> int:
+        return len(self.estimates.mean)
+
+
+def least_passes(rows: int) -> float:
+    """Passes before which no input stops on its own.
+
+    Args:
+        rows: Number of inputs.
+
+    Returns:
+        The number of passes.
+
+    Examples:
+        >>> least_passes(2), least_passes(1024)
+        (304.0, 448.0)
+    """
+    return LEAST + PER_DOUBLING * float(np.log2(max(rows, 1)))
+
+
+def needs_of_rows(goal: Goal, parts: Sequence[Part]) -> list[Array]:
+    """How many times as many passes each input needs; at most 1: it may stop.
+
+    With a tolerance, by upper limits for standard errors; with a budget only, by shares of the passes in proportion to
+    the spread.
+
+    Args:
+        goal: When to stop.
+        parts: All inputs of a batch.
+
+    Returns:
+        Factors (rows,), part by part.
+    """
+    if not goal.has_tolerance:
+        return _shares(goal, parts)
+    rows = sum(map(len, parts))
+    scales = _scales(goal, parts)
+    least = least_passes(rows) if goal.budget is None else min(least_passes(rows), goal.budget)
+    reach = reach_of([part.estimates for part in parts])
+    return [_needs(goal, part, scales, reach, least) for part in parts]
+
+
+def row_factors(goal: Goal, part: Part, parts: Sequence[Part]) -> Array:
+    """The plain rule, input by input: the largest (stderr / tolerance)² of each.
+
+    Args:
+        goal: When to stop.
+        part: Some inputs.
+        parts: All inputs, for the scale of relative tolerances.
+
+    Returns:
+        Factors (rows,), at most 1 where the tolerance is met.
+    """
+    largest = [ratio.max(axis=1) for ratio, _ in _ratios(goal, part, _scales(goal, parts))]
+    return np.asarray(np.max(largest, axis=0))
+
+
+def next_round(goal: Goal, needs: Array, part: Part) -> float:
+    """Passes to spend next on inputs that go on.
+
+    Args:
+        goal: When to stop.
+        needs: How many times as many passes each of them needs.
+        part: What is known of them.
+
+    Returns:
+        Passes per input that settle a good part of them, within limits of growth.
+    """
+    share = SETTLING if goal.has_tolerance else SETTLING / 2  # too many passes would be those of other inputs
+    wanted = float(np.quantile(needs, share, method="inverted_cdf"))
+    growth = wanted * (STEP_SHARE if wanted > 2 else 1.0)
+    most = min(1.0 + max(part.samples, 2.0) / TRUSTED, MAX_GROWTH)
+    after = part.passes * min(max(growth, MIN_STEP), most)
+    if after > MANY_BLOCKS * BLOCK:
+        after = BLOCK * float(np.ceil(after / BLOCK))
+    return float(min(after - part.passes, MAX_ROUND))
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far rare passes move the outputs, (width,): the largest R = sqrt(μ4/μ2) that any input shows.
+
+    Attributes:
+        mean: Of a sample behind the mean.
+        variance: R² of a pass: what it adds to a variance.
+    """
+
+    mean: Array
+    variance: Array
+
+
+E = TypeVar("E", bound=RowEstimates)
+
+
+def reach_of(found: Sequence[RowEstimates]) -> Reach:
+    """How far rare passes move the outputs.
+
+    Args:
+        found: Estimates of all inputs, in parts.
+
+    Returns:
+        The largest reach over all inputs.
+    """
+    squares: list[list[Array]] = [[], []]
+    for estimates in found:
+        level = _level(estimates)
+        spread = np.maximum(np.nan_to_num(estimates.variance), 0.0)
+        kurtosis = np.full_like(spread, 3.0) if level is None else np.nan_to_num(level.kurtosis, nan=3.0)
+        sample = spread if level is None else np.nan_to_num(level.variance)
+        squares[0].append((sample * kurtosis).max(axis=0))
+        squares[1].append((spread * kurtosis).max(axis=0))
+    mean, variance = (np.asarray(np.max(each, axis=0)) for each in squares)
+    return Reach(np.sqrt(np.maximum(mean, 0.0)), np.maximum(variance, 0.0))
+
+
+def with_unseen(found: E, reach: Reach) -> E:
+    """Estimates whose standard errors allow for passes that did not come up, where few carry most of a variance.
+
+    Args:
+        found: Estimates of some inputs.
+        reach: How far rare passes move the outputs.
+
+    Returns:
+        The same with larger standard errors where they cannot be believed.
+    """
+    if found.trust is None:
+        return found
+    changes = {}
+    for name in ("mean", "variance"):
+        stderr, trusted = getattr(found, f"{name}_stderr"), getattr(found.trust, name)
+        changes[f"{name}_stderr"] = np.where(trusted, stderr, np.hypot(stderr, _unseen(found, reach, name)))
+    return replace(found, **changes)  # type: ignore[type-var]
+
+
+def _unseen(found: RowEstimates, reach: Reach, moment: str) -> Array:
+    """Standard errors that passes may hide which did not come up, (width,)."""
+    level = _level(found)
+    samples = max(found.cost - found.overhead, 1.0) if level is None else max(level.count, 1)
+    return np.asarray(UNSEEN * getattr(reach, moment) / samples)
+
+
+def _level(found: RowEstimates) -> Any:
+    """The level with most samples; ``None`` if there are no levels."""
+    return max(found.levels, key=lambda level: level.count, default=None)
+
+
+# ------------------------------------------------------------------------------------ tolerance
+
+
+def _scales(goal: Goal, parts: Sequence[Part]) -> tuple[Any, Any]:
+    """Units of the tolerances of mean and variance: common to all inputs."""
+    if not goal.relative:
+        return 1.0, 1.0
+    values = ([getattr(part.estimates, name) for part in parts] for name in ("mean", "variance"))
+    largest = [np.abs(np.concatenate(each)).max(axis=0) for each in values]
+    mean, variance = (np.where(each > 0, each, 1.0) for each in largest)
+    return mean, variance
+
+
+def _ratios(goal: Goal, part: Part, scales: tuple[Any, Any]) -> list[tuple[Array, str]]:
+    """(stderr / tolerance)² of every component, for each moment that has a tolerance."""
+    found = part.estimates
+    ratios = []
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore", under="ignore"):
+        for name, tolerance, scale in (
+            ("mean", goal.tolerance, scales[0]),
+            ("variance", goal.tolerance_variance, scales[1]),
+        ):
+            if tolerance is not None:
+                ratio = (getattr(found, f"{name}_stderr") / (tolerance * scale)) ** 2
+                ratios.append((np.where(np.isnan(ratio), np.inf, ratio), name))
+    return ratios
+
+
+def _needs(goal: Goal, part: Part, scales: tuple[Any, Any], reach: Reach, least: float) -> Array:
+    found = part.estimates
+    needs = np.full(len(part), ABOUT * least / found.cost)
+    tolerances = {"mean": (goal.tolerance, scales[0]), "variance": (goal.tolerance_variance, scales[1])}
+    for ratio, moment in _ratios(goal, part, scales):
+        upper = ratio * _upper_factors(part, moment)
+        tolerance, scale = tolerances[moment]
+        hidden = _unseen(found, reach, moment) / (tolerance * scale)
+        trusted = np.ones(ratio.shape, dtype=bool) if found.trust is None else getattr(found.trust, moment)
+        # Where both add up, x times as many passes meet the tolerance if upper/x + (hidden/x)² ≤ 1.
+        with np.errstate(over="ignore"):
+            both = (upper + np.hypot(upper, 2 * hidden)) / 2
+        needs = np.maximum(needs, np.where(trusted, np.maximum(upper, hidden), both).max(axis=1))
+    return needs
+
+
+def _upper_factors(part: Part, moment: str) -> Array:
+    """Upper confidence limits of squared standard errors, relative to their estimates."""
+    n = max(part.samples, 2.0)
+    level = _level(part.estimates)
+    kurtosis = np.full(part.estimates.mean.shape, 3.0)
+    if level is not None:
+        raw = np.maximum(np.nan_to_num(level.kurtosis if moment == "mean" else 1.3 * level.kurtosis_V**2, nan=3.0), 3.0)
+        kurtosis = 3.0 + (raw - 3.0) * min(1.0, n / max(level.count, 1))  # means of several passes have less
+    look = 1 + np.ceil(np.log2(max(part.passes / PILOT, 1.0)))
+    freedom = np.maximum(2 * n / (kurtosis - 1.0), 1.0) - 1.0 / n
+    with np.errstate(divide="ignore"):
+        limit = 2.0 * gammaincinv(freedom / 2, ERROR_RATE / (look * (look + 1)))
+        return np.asarray(np.minimum(freedom / limit, MOST))
+
+
+# --------------------------------------------------------------------------------------- budget
+
+
+def _shares(goal: Goal, parts: Sequence[Part]) -> list[Array]:
+    """T_i ∝ spread of input i, where no input gives back what it had: T_i = max(n_i, λ s_i) and Σ T_i is the total."""
+    assert goal.budget is not None
+    had = np.concatenate([np.full(len(part), part.estimates.cost) for part in parts])
+    squares = np.concatenate([part.estimates.mean_stderr**2 * part.passes for part in parts])
+    squares = np.where(np.isfinite(squares), squares, 0.0)
+    typical = squares.mean(axis=0)
+    spread = np.sqrt((squares / np.where(typical > 0, typical, 1.0)).mean(axis=1))
+    targets = _fill(had, spread, goal.budget * len(had))
+    edges = np.cumsum([len(part) for part in parts])[:-1]
+    return np.split(targets / had, edges)
+
+
+def _fill(had: Array, spread: Array, total: float) -> Array:
+    """max(had, λ spread) with the given sum.
+
+    >>> _fill(np.array([1.0, 1.0, 1.0]), np.array([0.0, 1.0, 3.0]), 9.0).tolist()
+    [1.0, 2.0, 6.0]
+    """
+    if total <= had.sum() or not spread.any():
+        return had if total <= had.sum() else np.full_like(had, total / len(had))
+    order = np.argsort(had / np.maximum(spread, 1e-300), kind="stable")  # who gets more at the smallest λ
+    more, kept = np.cumsum(spread[order]), had.sum() - np.cumsum(had[order])
+    candidates = (total - kept) / more
+    last = int(np.flatnonzero(candidates * spread[order] >= had[order] - 1e-9 * had[order])[-1])
+    return np.asarray(np.maximum(had, candidates[last] * spread))

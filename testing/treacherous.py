@@ -1,0 +1,87 @@
+"""Networks made to be treacherous: masks of probability 0.01 that matter, and inputs that look settled without them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from mlmc_dropout.runtime import run as runtime
+from mlmc_dropout.stopping import goal as stopping
+from mlmc_dropout.stopping.rows import row_factors
+
+__all__ = ["TREACHEROUS", "Both", "Flip", "Gate", "inputs", "naive_rule"]
+
+UNITS = 6
+NAIVE_PILOT = 16
+
+
+@contextlib.contextmanager
+def naive_rule() -> Iterator[None]:
+    """Stop an input at the first look at which its standard errors are below the tolerance, after a short pilot."""
+    kept = runtime.needs_of_rows, runtime.least_passes, runtime.with_unseen, stopping.PILOT
+    runtime.needs_of_rows = lambda goal, parts: [row_factors(goal, part, parts) for part in parts]
+    runtime.least_passes = lambda rows: 0.0
+    runtime.with_unseen = lambda found, reach: found  # type: ignore[assignment]
+    stopping.PILOT = NAIVE_PILOT
+    try:
+        yield
+    finally:
+        runtime.needs_of_rows, runtime.least_passes, runtime.with_unseen, stopping.PILOT = kept
+
+
+def inputs(rows: int = 20) -> Tensor:
+    """Inputs from quiet to loud."""
+    return torch.logspace(-1.0, 0.0, rows)[:, None]
+
+
+class _Base(nn.Module):
+    """A little noise that everybody sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noise = nn.Dropout(0.3)
+
+    def base(self, x: Tensor) -> Tensor:
+        return x * self.noise(torch.ones(len(x), UNITS)).mean(dim=1, keepdim=True)
+
+
+class Both(_Base):
+    """A regressor that jumps when two units are dropped together: probability 0.1²."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pair = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rare = torch.relu(1.0 - 10.0 * self.pair(torch.ones(len(x), 2)).sum(dim=1, keepdim=True))
+        return self.base(x) + 2.0 * rare
+
+
+class Gate(_Base):
+    """A regressor with one unit of rate 0.01, whose absence opens a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Dropout(0.01)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) - torch.relu(1.0 - self.gate(torch.ones(len(x), 1)))
+
+
+class Flip(_Base):
+    """A saturated softmax that turns over when two units are dropped together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pair = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rare = torch.relu(1.0 - 10.0 * self.pair(torch.ones(len(x), 2)).sum(dim=1, keepdim=True))
+        margin = 8.0 + self.base(x) - 16.0 * rare
+        return torch.cat([margin, torch.zeros_like(margin)], dim=1).softmax(dim=1)
+
+
+TREACHEROUS: dict[str, Callable[[], nn.Module]] = {"both": Both, "gate": Gate, "flip": Flip}
