@@ -298,6 +298,66 @@ def small_budgets(model: nn.Module) -> Any:
     return figure
 
 
+def digits() -> tuple[nn.Module, torch.Tensor]:
+    """A small classifier of the digits of scikit-learn, and the images it was not trained on."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    images = torch.tensor(found.data / 16, dtype=torch.float32)
+    labels = torch.tensor(found.target)
+    torch.manual_seed(0)
+    hidden = [nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.3), nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.3)]
+    model = nn.Sequential(*hidden, nn.Linear(64, 10))
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(150):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images[:1200]), labels[:1200]).backward()
+        optimizer.step()
+    return model.eval(), images[1200:]
+
+
+def quantities(model: nn.Module) -> Any:
+    """Mutual information of digits against passes: plugged in, and without its first bias."""
+    network, images = digits()
+    name, seeds = "mutual_information", range(12)
+    exact = md.estimate(network, images, outputs="logits", budget=20_000, method="pooled", seed=99)[name].value
+    one = int(np.argmax(exact))
+    counts = (4, 8, 16, 32, 64, 128)
+    sampler = md.DropoutSampler(network, transform="softmax")
+    plugged, corrected, bars = [], [], []
+    for T in counts:
+        drawn = [sampler.sample(images, passes=T, seed=seed).double() for seed in seeds]
+        plugged.append([_plug_in(p) for p in drawn])
+        found = [md.estimate(network, images, outputs="logits", budget=T, method="pooled", seed=s)[name] for s in seeds]
+        corrected.append([estimate.value for estimate in found])
+        bars.append([estimate.stderr[one] for estimate in found])
+    figure, axes = plt.subplots(1, 2, figsize=(7.6, 3.1), layout="constrained")
+    for values, style, label in ((plugged, "s-", "plugged in"), (corrected, "o-", "corrected")):
+        colour = ORANGE if values is plugged else BLUE
+        axes[0].plot(counts, np.mean(values, axis=(1, 2)), style, color=colour, label=label)
+    axes[0].axhline(exact.mean(), color=GREY, linestyle="--", label="exact (20 000 passes)")
+    axes[0].set(title="average over 597 digits", ylabel="mutual information, nats")
+    first, errors = [run[0][one] for run in corrected], [run[0] for run in bars]
+    axes[1].errorbar(counts, first, 2 * np.array(errors), fmt="o", color=BLUE, capsize=3)
+    axes[1].plot(counts, [run[0][one] for run in plugged], "s", color=ORANGE)
+    axes[1].axhline(exact[one], color=GREY, linestyle="--")
+    axes[1].set(title="the digit with most, ± 2 standard errors")
+    for axis in axes:
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(counts, [str(T) for T in counts])
+        axis.set_xlabel("passes")
+        axis.title.set_fontsize(10)
+    axes[0].set_ylim(0, 1.12 * exact.mean())
+    axes[1].set_ylim(bottom=0)
+    axes[0].legend(frameon=False, fontsize=8.5, loc="lower right")
+    return figure
+
+
+def _plug_in(p: torch.Tensor) -> np.ndarray:
+    """Entropy of the mean less the mean entropy, of passes (passes, inputs, classes)."""
+    return (torch.special.entr(p.mean(dim=0)).sum(-1) - torch.special.entr(p).sum(-1).mean(dim=0)).numpy()
+
+
 PICTURES: dict[str, Callable[[nn.Module], Any]] = {
     "bands": bands,
     "passes": passes,
@@ -308,6 +368,7 @@ PICTURES: dict[str, Callable[[nn.Module], Any]] = {
     "architecture": architecture,
     "where-a-ladder-pays": where_a_ladder_pays,
     "small-budgets": small_budgets,
+    "quantities": quantities,
 }
 
 
