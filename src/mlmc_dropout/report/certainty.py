@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mlmc_dropout.report import charts
 from mlmc_dropout.report.blocks import Card, Note, Section, TableBlock, Text
+from mlmc_dropout.report.decided import decisions
 from mlmc_dropout.report.folder import MOST_PLACES, QUANTITIES, TABLE, Folder
 from mlmc_dropout.report.formats import passes, percent, short, with_error
 from mlmc_dropout.report.names import place
@@ -42,15 +43,18 @@ def certainty(folder: Folder, m: Matrices) -> Iterator[Section]:
     """
     found = predictions(folder.result, folder.data.class_names)
     shown: tuple[str, ...] = ()
+    decided = "decision" in folder.result.quantities
+    if decided:
+        yield decisions(folder, () if found is None else found.names)
     if found is not None:
         yield _classes(folder, found)
         shown = _OF_CLASSES
-        if found.knows_confidence:
+        if found.knows_confidence and not decided:
             yield _unsettled(folder, found)
     elif all(name in folder.result.quantities for name in _PARTS[:2]):
         yield _data_and_model(folder)
         shown = _PARTS
-    others = [name for name in folder.result.quantities if name not in shown]
+    others = [name for name in folder.result.quantities if name not in (*shown, "decision")]
     if others:
         yield _others(folder, m, others)
 
@@ -189,7 +193,7 @@ def _contest(folder: Folder, found: Predictions, item: int) -> list[str]:
         with_error(float(p[item]), float(p_stderr[item])),
         with_error(float(found.p[item, second]), float(found.p_stderr[item, second])),
         _confidence(confidence),
-        _needed(passes_to_settle(confidence, folder.result.cost)),
+        _needed(passes_to_settle(confidence, float(folder.result.passes[found.rows[item]]))),
     ]
 
 
