@@ -50,7 +50,7 @@ def certainty(folder: Folder, m: Matrices) -> Iterator[Section]:
     elif all(name in folder.result.quantities for name in _PARTS[:2]):
         yield _data_and_model(folder)
         shown = _PARTS
-    others = [name for name in folder.result.quantities if name not in shown]
+    others = [name for name, one in folder.result.quantities.items() if name not in shown and one.settled is None]
     if others:
         yield _others(folder, m, others)
 
@@ -189,7 +189,7 @@ def _contest(folder: Folder, found: Predictions, item: int) -> list[str]:
         with_error(float(p[item]), float(p_stderr[item])),
         with_error(float(found.p[item, second]), float(found.p_stderr[item, second])),
         _confidence(confidence),
-        _needed(passes_to_settle(confidence, folder.result.cost)),
+        _needed(passes_to_settle(confidence, float(folder.result.passes[found.rows[item]]))),
     ]
 
 
