@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import sys
@@ -358,6 +359,48 @@ def _plug_in(p: torch.Tensor) -> np.ndarray:
     return (torch.special.entr(p.mean(dim=0)).sum(-1) - torch.special.entr(p).sum(-1).mean(dim=0)).numpy()
 
 
+def example(name: str) -> Any:
+    """A module of the folder of examples."""
+    spec = importlib.util.spec_from_file_location(name, OUT.parents[1] / "examples" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def label_or_abstain(model: nn.Module) -> Any:
+    """Passes until a label is settled, and what is gained by leaving some to a person."""
+    found = example("label_or_abstain").main()
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.6, 2.9), layout="constrained")
+    edges = np.geomspace(12, 1100, 19)
+    settled = found.settled
+    left.hist([found.passes[settled], found.passes[~settled]], bins=edges, stacked=True, color=[BLUE, ORANGE],
+              label=["label settled", "not settled"])  # fmt: skip
+    left.set(xscale="log", yscale="log", xlabel="passes", ylabel="images")
+    left.legend(frameon=False, fontsize=8.5)
+    shares, errors = zip(*found.curve.items(), strict=True)
+    right.plot([100 * share for share in shares], [100 * error for error in errors], "o-", color=BLUE)
+    right.set(xlabel="left to a person, %", ylabel="error of the rest, %", ylim=(0, None))
+    return figure
+
+
+def label_next(model: nn.Module) -> Any:
+    """Accuracy against labels, and passes beside those of equal effort."""
+    history = example("label_next").main()
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.6, 2.9), layout="constrained")
+    labels = [round.labelled for round in history]
+    left.plot(labels, [100 * round.accuracy for round in history], "o-", color=BLUE)
+    left.set(xlabel="labels", ylabel="accuracy, %", xticks=labels)
+    places = np.arange(len(history))
+    right.bar(places - 0.2, [round.passes for round in history], 0.4, color=BLUE, label="by elimination")
+    right.bar(places + 0.2, [1000] * len(history), 0.4, color=PALE, label="the same for all")
+    for place, round in zip(places, history, strict=True):
+        right.annotate(f"{round.shared:.0%} alike", (place, 1010), ha="center", fontsize=8, color=GREY)
+    right.set(xlabel="labels", ylabel="passes per image", xticks=places, xticklabels=labels, ylim=(0, 1350))
+    right.legend(frameon=False, fontsize=8.5, ncols=2, loc="upper center")
+    return figure
+
+
 PICTURES: dict[str, Callable[[nn.Module], Any]] = {
     "bands": bands,
     "passes": passes,
@@ -369,6 +412,8 @@ PICTURES: dict[str, Callable[[nn.Module], Any]] = {
     "where-a-ladder-pays": where_a_ladder_pays,
     "small-budgets": small_budgets,
     "quantities": quantities,
+    "label-or-abstain": label_or_abstain,
+    "label-next": label_next,
 }
 
 
