@@ -33,12 +33,10 @@ def main() -> list[tuple[float, float]]:
     labels = torch.tensor(digits.target)
     model = trained(images[:1200], labels[:1200])
 
-    result = md.estimate(model, images[1200:], budget=256, transform=lambda out: out.softmax(dim=-1))
-    predicted = result.mean.argmax(axis=1)
-    wrong = predicted != digits.target[1200:]
-    rows = np.arange(len(predicted))
-    spread, error = result.std[rows, predicted], result.mean_stderr[rows, predicted]
-    order = np.argsort(-spread)
+    result = md.estimate(model, images[1200:], outputs="logits", budget=256)
+    label, entropy = result["label"], result["entropy"]
+    wrong = label.value != digits.target[1200:]
+    order = np.argsort(-entropy.value)
 
     curve = []
     print("rejected   error of the rest")
@@ -46,7 +44,8 @@ def main() -> list[tuple[float, float]]:
         kept = order[int(share * len(order)) :]
         curve.append((share, float(wrong[kept].mean())))
         print(f"{share:8.0%}   {curve[-1][1]:.2%}")
-    print(f"probabilities are known to {error.max():.3f} or better (one standard error)")
+    print(f"entropies are known to {entropy.stderr.max():.3f} or better (one standard error)")
+    print(f"{(label.confidence < 0.99).sum()} of {len(wrong)} labels are not settled: more passes could change them")
     return curve
 
 

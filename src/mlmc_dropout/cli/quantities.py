@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mlmc_dropout.cli.console import TextTable
 from mlmc_dropout.report.formats import passes, short
@@ -35,7 +36,7 @@ def quantity_tables(result: Result, class_names: Sequence[str] = ()) -> Iterator
     found = predictions(result, class_names)
     if found is not None:
         decided = "decision" in result.quantities  # the status says how it went
-        yield _uncertain(found), "" if decided else _settled(found, result.cost)
+        yield _uncertain(found), "" if decided else _settled(found, result.passes)
     shown = _averages(result, class_names, () if found is None else ("votes", *_HEADS))
     if shown is not None:
         yield shown, ""
@@ -59,13 +60,13 @@ def _uncertain(found: Predictions) -> TextTable:
     return TextTable(caption, [*heads, *(_HEADS[name] for name in entropies)], rows, text_columns=2)
 
 
-def _settled(found: Predictions, spent: float) -> str:
+def _settled(found: Predictions, spent: NDArray[np.float64]) -> str:
     if not found.knows_confidence:
         return ""
     unsettled, count = found.unsettled, len(found.label)
     if not len(unsettled):
         return f"All {count} labels are settled: more passes would change none of them, with {SETTLED:.0%} confidence."
-    needed = [passes_to_settle(float(found.confidence[item]), spent) for item in unsettled]
+    needed = [passes_to_settle(float(found.confidence[item]), float(spent[found.rows[item]])) for item in unsettled]
     usual = float(np.median(needed))
     text = f"{len(unsettled)} of {count} labels are not settled (confidence below {SETTLED:.0%})"
     if math.isfinite(usual):

@@ -54,7 +54,7 @@ def certainty(folder: Folder, m: Matrices) -> Iterator[Section]:
     elif all(name in folder.result.quantities for name in _PARTS[:2]):
         yield _data_and_model(folder)
         shown = _PARTS
-    others = [name for name in folder.result.quantities if name not in (*shown, "decision")]
+    others = [name for name, one in folder.result.quantities.items() if name not in shown and one.settled is None]
     if others:
         yield _others(folder, m, others)
 
