@@ -144,9 +144,10 @@ def _asked(one: Any, outputs: str, known: tuple[str, ...]) -> Asked:
     kind, _, number = one.partition("_")
     if kind in _PARAMETERS and number:
         try:
-            return _PARAMETERS[kind](float(number))
+            value = float(number)
         except ValueError:
             raise InputError(f"{kind}_ is followed by a number, as in {kind}_0.95: got {one!r}") from None
+        return _PARAMETERS[kind](value)
     if one not in (*MOMENTS, *known):
         others = [other for other in (*CLASS_OUTPUTS, *PAIR_OUTPUTS) if one in _named(other)]
         hint = f"; it is one of outputs={others[0]!r}" if others else ""
