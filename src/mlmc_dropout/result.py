@@ -535,7 +535,9 @@ def _quantity_lines(quantities: Mapping[str, QuantityEstimate]) -> Iterator[str]
     for name, one in shown.items():
         if name != "votes":  # their average is that of the mean, nearly
             yield f"  {name:<{width}}  {_finite_mean(one.value): .6g}  ± {_finite_mean(one.stderr):.2g}"
-    if (label := quantities.get("label")) is not None and label.confidence is not None:
+    if (decision := quantities.get("decision")) is not None:
+        yield f"  {int(decision.settled.sum())} of {decision.settled.size} decisions are settled"
+    elif (label := quantities.get("label")) is not None and label.confidence is not None:
         unsettled = int((label.confidence < SETTLED).sum())
         yield f"  {unsettled} of {label.confidence.size} labels are not settled: their confidence is below {SETTLED:g}"
 

@@ -116,12 +116,12 @@ def test_the_plug_in_is_refused_where_the_jackknife_is_right():
 
 
 def test_a_quantity_of_ones_own_has_its_exact_value():
-    """The effective number of classes, 1 / Σ (E p)²; that of the means of few passes is refused."""
-    effective = md.Quantity("effective classes", lambda p: p, lambda e: 1 / (e**2).sum(-1))
-    exact = {"effective classes": 1 / (truth("logits")["mean"] ** 2).sum()}
-    result = found("logits", "pooled", 8000, (effective,), budget=12)
-    assert accepted({"effective classes": result["effective classes"].value}, exact)[0]
-    assert not accepted({"effective classes": 1 / (result.mean**2).sum(-1)}, exact)[0]
+    """Simpson's index Σ (E p)²; that of the means of few passes is refused."""
+    index = md.Quantity("Simpson", lambda p: p, lambda e: (e**2).sum(-1))
+    exact = {"Simpson": (truth("logits")["mean"] ** 2).sum()}
+    result = found("logits", "pooled", 8000, (index,), budget=12)
+    assert accepted({"Simpson": result["Simpson"].value}, exact)[0]
+    assert not accepted({"Simpson": (result.mean**2).sum(-1)}, exact)[0]
 
 
 @pytest.mark.parametrize("method", ["pooled", "stratified", "mlmc"])
@@ -197,12 +197,14 @@ def test_intervals_cover_in_2000_runs(outputs, method):
     judged(outputs, method, names, 2000, 1000, (0.93, 0.97))
 
 
-def test_few_standard_errors_too_small_are_noticed():
-    with pytest.raises(AssertionError):
-        result, exact = found("logits", "pooled", 2000, ("entropy",), budget=200), truth("logits")
-        halved = replace(result["entropy"], stderr=result["entropy"].stderr / 2)
-        share = coverage({"entropy": halved}, exact, "entropy")
-        assert 0.93 <= share <= 0.97
+def test_standard_errors_that_are_too_small_are_noticed():
+    result = found("logits", "pooled", 2000, ("entropy",), budget=200)
+    share = {
+        scale: np.mean(np.abs(result["entropy"].value - truth("logits")["entropy"]) <= scale * 1.96 * errors)
+        for scale, errors in ((s, result["entropy"].stderr) for s in (1.0, 0.8))
+    }
+    assert 0.93 <= share[1.0] <= 0.97
+    assert share[0.8] < 0.93
 
 
 # ---------------------------------------------------------------------------------- quantiles
@@ -220,13 +222,13 @@ def quantiles(outputs):
 
 
 def judge_quantiles(outputs, method, runs, budget, limits):
-    """Values are within a third of a standard error on average: a grid does not resolve more."""
+    """Values are within half a standard error on average: a grid does not resolve more."""
     asked = [md.Quantile(level) for level in LEVELS]
     x = one_row_many_times(INPUT, runs)
     result = md.estimate(SMOOTH, x, outputs=outputs, quantities=asked, method=method, budget=budget, seed=3)
     for name, exact in quantiles(outputs).items():
         one = result[name]
-        assert np.abs(((one.value - exact) / one.stderr).mean(axis=0)).max() < 1 / 3 + 4 / runs**0.5
+        assert np.abs(((one.value - exact) / one.stderr).mean(axis=0)).max() < 1 / 2 + 4 / runs**0.5
         share = coverage(result, quantiles(outputs), name)
         assert (share >= limits[0]).all() and (share <= limits[1]).all(), (name, share)
 

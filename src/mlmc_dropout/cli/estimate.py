@@ -87,6 +87,16 @@ def estimate(
             help="adaptive: every input stops when it may; equal: same passes for all.", rich_help_panel=_STOP
         ),
     ] = None,
+    decision: Annotated[
+        str | None,
+        typer.Option(help="Settle label, above:0.5 or top:50:entropy; budget is the most.", rich_help_panel=_STOP),
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option(help="Probability with which a decision has to be right.", rich_help_panel=_STOP)
+    ] = 0.99,
+    familywise: Annotated[
+        bool, typer.Option("--familywise", help="All decisions together, not each.", rich_help_panel=_STOP)
+    ] = False,
     method: Annotated[
         str, typer.Option(help="auto, pooled, stratified, control-variate or mlmc.", rich_help_panel=_METHOD)
     ] = "auto",
@@ -148,6 +158,9 @@ def estimate(
         relative: Tolerances are shares of the largest value.
         quantile: Share of components that must meet the tolerance.
         effort: ``adaptive`` or ``equal``; adaptive by default where there is a tolerance.
+        decision: ``label``, ``above:0.5``, ``top:50`` or ``top:50:entropy``: what to settle instead of numbers.
+        confidence: The probability with which each decision has to be right.
+        familywise: Whether it is that of all decisions together.
         method: The estimator; ``auto`` lets the library choose.
         ladder: Fidelities for method mlmc, as in ``4,8,16``, or ``adaptive``.
         counts: Replicates per level for method mlmc, as in ``103,73,37``.
@@ -187,6 +200,9 @@ def estimate(
         "relative": relative,
         "quantile": quantile,
         "effort": effort,
+        "decision": decision,
+        "confidence": confidence,
+        "familywise": familywise,
         "method": method,
         "ladder": ladder if ladder in (None, "adaptive") else parse_ladder(ladder),
         "counts": None if counts is None else parse_integers(counts, "--counts"),

@@ -15,6 +15,7 @@ import mlmc_dropout
 from mlmc_dropout.cli.console import Output, show_page
 from mlmc_dropout.cli.inputs import read_class_names, read_feature_names, read_inputs, read_labels
 from mlmc_dropout.cli.loading import read_model, read_transform, read_weights, with_weights
+from mlmc_dropout.cli.options import parse_decision
 from mlmc_dropout.cli.running import check_method, command_line, finish, open_executor
 from mlmc_dropout.errors import InputError, MLMCDropoutError, ModelError
 from mlmc_dropout.quantities.questions import questions_for
@@ -24,6 +25,7 @@ from mlmc_dropout.report.passes import passes_of, telling_rows
 from mlmc_dropout.result import Result
 from mlmc_dropout.runtime.fingerprint import of_model
 from mlmc_dropout.sampling.sampler import DropoutSampler
+from mlmc_dropout.stopping.decisions import decision_for
 from mlmc_dropout.stopping.goal import Goal
 
 __all__ = ["Files", "Work", "estimate_files"]
@@ -147,7 +149,9 @@ def _check_questions(settings: dict[str, Any], files: Files) -> None:
 
 def _check_goal(settings: dict[str, Any]) -> None:
     stop = {name: settings[name] for name in ("budget", "tolerance", "tolerance_variance")}
-    if any(value is not None for value in stop.values()):
+    if settings["decision"] is not None:
+        decision_for(parse_decision(settings["decision"]), settings["confidence"], settings["familywise"])
+    elif any(value is not None for value in stop.values()):
         Goal(**stop, relative=settings["relative"], quantile=settings["quantile"])
     elif settings["counts"] is None:
         raise InputError("say when to stop: --budget (passes per input), --tolerance or --tolerance-variance")
@@ -157,8 +161,10 @@ def _run(network: Callable[..., Any], x: Any, settings: dict[str, Any], output: 
     """The estimate and what was warned of on the way; whatever a user's model raises is bad input."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        decision = None if settings["decision"] is None else parse_decision(settings["decision"])
+        shown = output.prints_text and sys.stderr.isatty()
         try:
-            result = mlmc_dropout.estimate(network, x, progress=output.prints_text and sys.stderr.isatty(), **settings)
+            result = mlmc_dropout.estimate(network, x, progress=shown, **{**settings, "decision": decision})
         except MLMCDropoutError:
             raise
         except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
@@ -191,6 +197,8 @@ def _plain(settings: dict[str, Any]) -> dict[str, Any]:
     idle = {"transform"}
     if settings["outputs"] == "values":
         idle.add("outputs")
+    if settings["decision"] is None:
+        idle.add("confidence")
     if settings["method"] != "mlmc":
         idle.add("levels")
     if settings["tolerance"] is None and settings["tolerance_variance"] is None:

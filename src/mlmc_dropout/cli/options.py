@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mlmc_dropout.methods.mlmc.ladder import Ladder
 
 __all__ = ["Debug", "Json", "Open", "Quiet", "check_budget", "check_output", "check_rate", "check_seed", "fresh_folder"]
-__all__ += ["parse_integers", "parse_ladder", "parse_names"]
+__all__ += ["parse_decision", "parse_integers", "parse_ladder", "parse_names"]
 
 MAX_PASSES = 10**9
 MAX_LEVELS = 16
@@ -126,6 +126,34 @@ def parse_names(text: str, name: str) -> tuple[str, ...]:
     if not names:
         raise InputError(f"{name} takes names separated by commas, as in entropy,label: got {text!r}")
     return names
+
+
+def parse_decision(text: str) -> Any:
+    """What ``--decision`` asks to settle.
+
+    Args:
+        text: ``label``, ``above:0.5``, ``top:50`` or ``top:50:entropy``.
+
+    Returns:
+        The value of ``decision=``.
+
+    Raises:
+        InputError: If it is none of these.
+    """
+    from mlmc_dropout.quantities.shares import Above
+    from mlmc_dropout.stopping.decisions import TopK
+
+    kind, *rest = text.split(":")
+    try:
+        if kind == "label" and not rest:
+            return "label"
+        if kind == "above" and len(rest) == 1:
+            return Above(float(rest[0]))
+        if kind == "top" and len(rest) in (1, 2):
+            return TopK(int(rest[0]), *rest[1:])
+    except ValueError:
+        pass
+    raise InputError(f"--decision is label, above:0.5, top:50 or top:50:entropy: got {text!r}")
 
 
 def fresh_folder(out: Path, overwrite: bool, marker: str) -> None:

@@ -35,7 +35,8 @@ def quantity_tables(result: Result, class_names: Sequence[str] = ()) -> Iterator
     """
     found = predictions(result, class_names)
     if found is not None:
-        yield _uncertain(found), _settled(found, result.passes)
+        decided = "decision" in result.quantities  # the status says how it went
+        yield _uncertain(found), "" if decided else _settled(found, result.passes)
     shown = _averages(result, class_names, () if found is None else ("votes", *_HEADS))
     if shown is not None:
         yield shown, ""

@@ -25,7 +25,7 @@ __all__ = ["Auto"]
 UNSEEN = 0.05  # of the passes to come: more is not spent on derivatives that no pilot has shown to be useful
 UNSEEN_OF_FEW, FEW_OUTPUTS = 0.2, 2  # the same for few outputs: of regressors an expansion nearly always explains much
 MOST_FOR_READING = 0.25  # of the passes to come, for derivatives of outputs that are read in some way
-WORTH_READING = 1.25  # gain that a pilot has to show for it
+WORTH_READING, LEAST_OF_BOTH = 1.25, 1.1  # gain that a pilot has to show for it, of both moments and of either
 FEW_PASSES = 160  # below which a pilot takes as long as the passes, or costs as much as the derivatives of few outputs
 FEWEST_FOR_DESIGNS = 64  # passes below which designs without a companion are too few
 
@@ -95,7 +95,8 @@ def _through_reading(source: Source, goal: Goal, budget: float) -> Method:
                 unused = "a pilot would cost too many of the passes"
             else:
                 look = coarse_look(source, size)
-                if min(look.at(budget)) >= WORTH_READING:
+                mean, variance = look.at(budget)
+                if mean * variance >= WORTH_READING**2 and min(mean, variance) >= LEAST_OF_BOTH:
                     return look.method(
                         reason="auto chose the expansion in the masks, read like the passes: by a pilot."
                     )

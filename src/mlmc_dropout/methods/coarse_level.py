@@ -431,7 +431,7 @@ class BoundCoarseLevel(NoRefinement):
         cost = float(done["passes"])
         plain = GroupBlock(groups.counts, groups.means[..., self._own_columns()])
         assert state.passes is not None and state.rest is not None
-        variance_stderr = variance_stderr * widened_for_tails(state.passes, _left(state.passes, variance_stderr))
+        variance_stderr = variance_stderr * widened_for_tails(state.passes)
         return Estimates(
             mean,
             variance,
@@ -524,13 +524,6 @@ def _coarse_noise(companion: MomentBlock, coarse: GroupBlock, passes: int) -> fl
     of_means = coarse.means.var(axis=0, ddof=1).sum() / K if K > 1 else 0.0
     alone = float(companion.variance.sum()) / passes
     return float(of_means / alone) if alone > 0 else 0.0
-
-
-def _left(passes: MomentBlock, variance_stderr: Array) -> Array:
-    """The share of what plain averaging leaves to chance of the variance."""
-    plain = (passes.fourth - np.square(passes.variance)) / passes.count
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.clip(np.nan_to_num(np.square(variance_stderr) / plain, nan=1.0), 0.0, 1.0)
 
 
 def _trust(state: CoarseState, variance: Array, mean_stderr: Array, variance_stderr: Array) -> Trust:

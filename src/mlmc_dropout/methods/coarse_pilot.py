@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,8 +58,8 @@ class CoarseLook:
     Attributes:
         ratio: Coarse samples per pass that serve mean and variance best.
         plain: Variances of a pass, and of its squares, summed over rows and components.
-        rest: The same of what the coarse level leaves of them.
-        coarse: The same of a coarse sample.
+        rest: The same of what the coarse level leaves of them, with the coefficient that fits all.
+        coarse: The same of a coarse sample, times the square of that.
         coarse_cost: c_0, in passes.
         cost: What the pilot cost, in passes of all rows.
         overhead: What the derivatives of all rows will cost.
@@ -146,15 +147,21 @@ def coarse_look(source: Source, size: LookSize | None) -> CoarseLook:
     all_rows = source.batch.rows
     spread = np.linspace(0, all_rows - 1, size.rows).round().astype(int)  # neighbours are often alike
     found = [_row(source.part(slice(row, row + 1)), size) for row in spread]
-    plain, rest, coarse = ((sum(one[name][0] for one in found), sum(one[name][1] for one in found)) for name in _NAMES)
-    c0, overhead = coarse_cost(source), found[0]["cost"][0]
-    ratios = [_best_ratio(r, c, c0) for r, c in zip(rest, coarse, strict=True)]
+    mean, variance = (_left([moments[i] for _, moments in found]) for i in range(2))
+    c0, overhead = coarse_cost(source), found[0][0]
+    ratios = [_best_ratio(rest, coarse, c0) for _, rest, coarse in (mean, variance)]
     ratio = float(np.clip(math.sqrt(ratios[0] * ratios[1]), *RATIOS))
     cost = (overhead + size.passes * (1 + c0) + size.designs * DESIGN * c0) * size.rows / all_rows
+    plain, rest, coarse = zip(mean, variance, strict=True)
     return CoarseLook(ratio, plain, rest, coarse, c0, cost, overhead)
 
 
-_NAMES = ("plain", "rest", "coarse")
+def _left(rows: Sequence[Array]) -> tuple[float, float, float]:
+    """Var v, Var(v − β c) and β² times the variance of a coarse sample, sums over rows and components."""
+    plain, together, companion, coarse = np.sum(rows, axis=0)
+    beta = float(np.clip(together / companion, 0.0, 2.0)) if companion > 0 else 0.0
+    rest = plain - 2 * beta * together + beta**2 * companion
+    return float(plain), float(max(rest, 0.0)), float(beta**2 * coarse)
 
 
 def _best_ratio(rest: float, coarse: float, c0: float) -> float:
@@ -162,10 +169,10 @@ def _best_ratio(rest: float, coarse: float, c0: float) -> float:
     return math.sqrt(coarse * (1 + c0) / max(rest * c0, _TINY)) if rest > 0 else RATIOS[1]
 
 
-def _row(source: Source, size: LookSize) -> dict[str, tuple[float, float]]:
-    """Variances of one row, summed over components: of passes, of what the coarse level leaves, of that level.
+def _row(source: Source, size: LookSize) -> tuple[float, tuple[Array, Array]]:
+    """Of one row, what its derivatives cost, and for mean and variance the sums over components of four moments.
 
-    Each for the mean and for the variance.
+    They are Var v, Cov(v, c) and Var c of passes v and their companions c, and the variance of a coarse sample.
     """
     slopes = linearise(source.sampler, source.program, source.batch)
     part = CoarseRows.of(slice(0, source.batch.rows), source, slopes)
@@ -176,15 +183,10 @@ def _row(source: Source, size: LookSize) -> dict[str, tuple[float, float]]:
     width, centre = observation.main.width, D.mean(axis=0)
     first, second = designs[..., :width], designs[..., width : 2 * width]
     squares = second - 2 * centre * first  # about the centre, up to a constant
-    passes, companions = (D, np.square(D - centre)), (S, np.square(S - centre))
-    return {
-        "cost": (slopes.cost, 0.0),
-        "plain": _variances(*passes),
-        "rest": _variances(passes[0] - companions[0], passes[1] - companions[1]),
-        "coarse": _variances(math.sqrt(DESIGN) * first, math.sqrt(DESIGN) * squares),
-    }
+    return slopes.cost, (_moments(D, S, first), _moments(np.square(D - centre), np.square(S - centre), squares))
 
 
-def _variances(mean: Array, squares: Array) -> tuple[float, float]:
-    """Sums over components of the variances of both."""
-    return float(mean.var(axis=0, ddof=1).sum()), float(squares.var(axis=0, ddof=1).sum())
+def _moments(v: Array, c: Array, designs: Array) -> Array:
+    v, c = v - v.mean(axis=0), c - c.mean(axis=0)
+    sums = [(a * b).sum() / (len(v) - 1) for a, b in ((v, v), (v, c), (c, c))]
+    return np.array([*sums, DESIGN * designs.var(axis=0, ddof=1).sum()])

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -101,10 +100,11 @@ class Quantile:
         K = len(weights)
         spread = np.tensordot(weights, np.square(at - np.tensordot(weights, at, axes=1)), axes=1) / max(K - 1, 1)
         error = float(student_factor(K)) * np.sqrt(spread) + 0.5 / (n + 4)  # a share is known to half a pass
-        levels: list[Any] = [self.level, *(np.clip(self.level + sign * error, 0, 1) for sign in (-1, 1))]
+        below_it, above_it = np.clip(self.level - error, 0, 1), np.clip(self.level + error, 0, 1)
+        levels: tuple[Array | float, ...] = (self.level, below_it, above_it)
         value, low, high = (back(centre + scale * np.sinh(_quantile(shares, level, n))) for level in levels)
         coarse = back(centre + scale * np.sinh(_quantile(shares[..., ::2], self.level, n)))
-        inside = (shares[..., 0] < levels[1]) & (shares[..., -1] > levels[2])  # the grid reaches as far as is needed
+        inside = (shares[..., 0] <= below_it) & (shares[..., -1] >= above_it)  # the grid reaches as far as is needed
         return QuantityEstimate(value, np.hypot((high - low) / 2, (coarse - value) / 2), inside)
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mlmc_dropout.report import charts
 from mlmc_dropout.report.blocks import Card, Note, Section, TableBlock, Text
+from mlmc_dropout.report.decided import decisions
 from mlmc_dropout.report.folder import MOST_PLACES, QUANTITIES, TABLE, Folder
 from mlmc_dropout.report.formats import passes, percent, short, with_error
 from mlmc_dropout.report.names import place
@@ -42,10 +43,13 @@ def certainty(folder: Folder, m: Matrices) -> Iterator[Section]:
     """
     found = predictions(folder.result, folder.data.class_names)
     shown: tuple[str, ...] = ()
+    decided = "decision" in folder.result.quantities
+    if decided:
+        yield decisions(folder, () if found is None else found.names)
     if found is not None:
         yield _classes(folder, found)
         shown = _OF_CLASSES
-        if found.knows_confidence:
+        if found.knows_confidence and not decided:
             yield _unsettled(folder, found)
     elif all(name in folder.result.quantities for name in _PARTS[:2]):
         yield _data_and_model(folder)
