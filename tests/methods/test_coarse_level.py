@@ -25,7 +25,7 @@ from testing.runs import digest
 def cheap(monkeypatch):
     """A sample of the coarse level costs a hundredth of a pass, as in networks of the usual size."""
     for module in (coarse_level, coarse_pilot):
-        monkeypatch.setattr(module, "coarse_cost", lambda source: 0.01)
+        monkeypatch.setattr(module, "coarse_cost", lambda source, outputs=None: 0.01)
 
 
 def source(model=None, rows=4, seed=0, quantities=None, **options):
@@ -53,7 +53,7 @@ def test_where_the_expansion_is_the_network_nothing_is_left(cheap):
 @pytest.mark.parametrize("cost", [0.002, 0.02, 0.3])
 def test_no_budget_is_exceeded_and_the_costs_add_up(budget, cost, monkeypatch):
     for module in (coarse_level, coarse_pilot):
-        monkeypatch.setattr(module, "coarse_cost", lambda source: cost)
+        monkeypatch.setattr(module, "coarse_cost", lambda source, outputs=None: cost)
     here = source()
     method = CoarseLevel(ratio=15.0, overhead=3.5)
     bound = method.bind(here)
@@ -92,7 +92,7 @@ def test_a_budget_that_does_not_hold_it_is_refused_with_a_remedy():
 @pytest.mark.parametrize("cost", [0.002, 0.05, 1.0])
 def test_auto_never_spends_more_than_its_share_on_looking(rows, budget, cost, monkeypatch):
     for module in (coarse_level, coarse_pilot):
-        monkeypatch.setattr(module, "coarse_cost", lambda source: cost)
+        monkeypatch.setattr(module, "coarse_cost", lambda source, outputs=None: cost)
     here = source(rows=rows)
     method = Auto().choose(here, Goal(budget=budget))
     looked = affordable_coarse_look(here, Goal(budget=budget)) is not None
@@ -166,7 +166,7 @@ def test_both_levels_round_alike_where_a_network_is_saturated():
 
 def test_a_checkpoint_with_more_designs_than_passes_goes_on(cheap, monkeypatch, tmp_path):
     for module in (coarse_level, coarse_pilot):
-        monkeypatch.setattr(module, "coarse_cost", lambda source: 0.0005)
+        monkeypatch.setattr(module, "coarse_cost", lambda source, outputs=None: 0.0005)
     monkeypatch.setattr(coarse_pilot, "RATIOS", (300.0, 300.0))
     x, options = INPUT.repeat(4, 1), {"outputs": "logits", "method": "control-variate"}
     short = md.estimate(small_net(3), x, budget=100, checkpoint=tmp_path / "c", **options)
@@ -175,3 +175,30 @@ def test_a_checkpoint_with_more_designs_than_passes_goes_on(cheap, monkeypatch, 
     assert digest(again) == digest(short)
     more = md.estimate(small_net(3), x, budget=200, checkpoint=tmp_path / "c", **options)
     assert more.cost > 1.8 * short.cost
+
+
+def test_of_many_classes_those_that_matter_are_expanded_without_bias(cheap):
+    model = small_net(40, seed=11)
+    model[-1].weight.data *= 3.0
+    few = source(model, rows=8, quantities=("entropy",))
+    outputs = coarse_pilot.outputs_that_matter(few, 300)
+    assert outputs is not None
+    assert 1 <= len(outputs) <= 30
+    assert coarse_pilot.outputs_that_matter(source(rows=2), 300) is None
+
+    copies = one_row_many_times(INPUT, 3000)
+    many = source_of(model, copies, questions=questions_for("logits", ("entropy",)))
+    found = run_method(CoarseLevel(5.0, outputs), many, 150)
+    passes, weights = enumerated(model, INPUT)
+    exact = exact_quantities(passes, weights, "logits")
+    error = found.mean.std(axis=0, ddof=1) / np.sqrt(len(copies))
+    z = (found.mean.mean(axis=0) - exact["mean"]) / error
+    assert np.abs(z).max() < 4.2  # of 40 comparisons, once in a thousand runs
+
+
+def test_derivatives_that_do_not_fit_the_memory_limit_are_not_taken():
+    tight = source(rows=64, memory_limit=1 << 12)
+    assert not coarse_pilot.fits_memory(tight, None)
+    chosen = Auto().choose(tight, Goal(budget=1000))
+    assert isinstance(chosen, Pooled)
+    assert "memory limit" in chosen.reason
