@@ -186,7 +186,7 @@ def test_of_many_classes_those_that_matter_are_expanded_without_bias(cheap):
     assert 1 <= len(outputs) <= 30
     assert coarse_pilot.outputs_that_matter(source(rows=2), 300) is None
 
-    copies = one_row_many_times(INPUT, 3000)
+    copies = one_row_many_times(INPUT, 800)
     many = source_of(model, copies, questions=questions_for("logits", ("entropy",)))
     found = run_method(CoarseLevel(5.0, outputs), many, 150)
     passes, weights = enumerated(model, INPUT)
