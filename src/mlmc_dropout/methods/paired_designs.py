@@ -212,9 +212,7 @@ class BoundDesigns(NoRefinement):
             outputs = (source.as_numpy(part.outputs(source, masks)) for masks in chunks)
             moments, found = running(source, outputs, 0, groups=1)
             if found is not None:
-                groups[:] = groups or [
-                    GroupBlock(np.zeros(source.groups, dtype=np.int64), _empty(found, source.groups))
-                ]
+                groups[:] = groups or [_empty(found, source.groups)]
                 _add_design(groups[0], found, design % source.groups)
             yield moments
 
