@@ -312,10 +312,10 @@ class BoundDesigns(NoRefinement):
         for design, key in enumerate(keys.split(1), first):
             chunks = source.design_chunks(key, self.passes)
             outputs = (source.as_numpy(part.outputs(source, masks)) for masks in chunks)
-            moments, found = running(source, outputs, 0)
+            moments, found = running(source, outputs, 0, groups=1)
             if found is not None:
-                one = self._group_of(found.mean[None], design, source.groups)
-                groups[:] = [groups[0].merge(one) if groups else one]
+                groups[:] = groups or [_empty(found, source.groups)]
+                _add_design(groups[0], found, design % source.groups)
             yield moments
 
     def _group_of(self, means: Array, first: int, groups: int) -> GroupBlock:
@@ -438,6 +438,17 @@ class BoundDesigns(NoRefinement):
         without = next((part.without_heads for part in self.parts if part.without_heads), "")
         if without and not self.reason:
             yield f"No dropout was averaged out in closed form, for lack of derivatives ({without})."
+
+
+def _empty(design: GroupBlock, groups: int) -> GroupBlock:
+    """No samples of the features of a design, in so many groups."""
+    return GroupBlock(np.zeros(groups, dtype=np.int64), np.zeros((groups, *design.means.shape[1:])))
+
+
+def _add_design(block: GroupBlock, design: GroupBlock, group: int) -> None:
+    """Merge the features of a whole design into one group, in place: wide ones are not copied."""
+    block.counts[group] += design.count
+    block.means[group] += (design.means[0] - block.means[group]) * (design.count / block.counts[group])
 
 
 def _trust(state: DesignState, found: Summary, mean_stderr: Array, variance_stderr: Array) -> Trust:

@@ -188,7 +188,7 @@ class BoundPooled(NoRefinement):
 
 def _state(source: Source, stream: int, numbers: range) -> PooledState:
     if source.wide:
-        return PooledState(*running(source, source.chunks(stream, numbers), numbers.start))
+        return PooledState(*running(source, source.chunks(stream, numbers), numbers.start, source.groups))
     main, features = source.observe(source.passes(stream, range(1), numbers)[:, 0])
     groups = None if features is None else GroupBlock.of(features, numbers.start, source.groups)
     return PooledState(MomentBlock.of(main), groups)

@@ -15,13 +15,16 @@ from mlmc_dropout.sampling.source import Source
 __all__ = ["running"]
 
 
-def running(source: Source, chunks: Iterable[NDArray[Any]], first: int) -> tuple[MomentBlock, GroupBlock | None]:
+def running(
+    source: Source, chunks: Iterable[NDArray[Any]], first: int, groups: int
+) -> tuple[MomentBlock, GroupBlock | None]:
     """Moments and features of passes that come in chunks.
 
     Args:
         source: The passes of some rows.
         chunks: Their outputs, (passes, rows, width).
         first: Number of the first pass, which decides on its group.
+        groups: Number of groups.
 
     Returns:
         The moments, and the groups, if features are asked. Bits do not depend on the chunks.
@@ -36,7 +39,7 @@ def running(source: Source, chunks: Iterable[NDArray[Any]], first: int) -> tuple
             for one in np.split(chunk, len(chunk)):
                 main, features = source.observe(one.astype(np.float64))
                 if features is not None:
-                    _add(seen, features[0], number, source.groups)
+                    _add(seen, features[0], number, groups)
                 number += 1
                 yield main
 
