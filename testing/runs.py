@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mlmc_dropout.quantities.storage import columns
 from mlmc_dropout.result import Result, leaves
 
 __all__ = ["METHODS", "Shuffled", "digest", "small"]
@@ -46,6 +47,8 @@ def digest(result: Result) -> str:
         value = getattr(result, name)
         for leaf in [] if value is None else leaves(value):
             known.update(np.ascontiguousarray(leaf).tobytes())
+    for name, values in columns(result.quantities):
+        known.update(name.encode() + np.ascontiguousarray(values).tobytes())
     levels = [(level.fidelity, level.count, level.cost) for level in result.levels]
     known.update(repr((result.cost, result.passes.tolist(), result.status, result.method, levels)).encode())
     return known.hexdigest()

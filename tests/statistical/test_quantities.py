@@ -59,7 +59,7 @@ NETS = {
 def cheap_coarse_samples(monkeypatch):
     """In networks as small as these a sample of the expansion costs as much as a pass; in real ones it does not."""
     for module in (coarse_level, coarse_pilot):
-        monkeypatch.setattr(module, "coarse_cost", lambda source: 0.01)
+        monkeypatch.setattr(module, "coarse_cost", lambda source, outputs=None: 0.01)
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mlmc_dropout.methods.base import Method
-from mlmc_dropout.methods.coarse_pilot import affordable_coarse_look, coarse_look
+from mlmc_dropout.methods.coarse_pilot import affordable_coarse_look, coarse_look, fits_memory, outputs_that_matter
 from mlmc_dropout.methods.control_variate import GRADIENT_MASKS, ControlVariate, affordable
 from mlmc_dropout.methods.paired_designs import SHORT, UNKNOWN_BUDGET, preparation_cost
 from mlmc_dropout.methods.pilot import Look, Pilot, affordable_look
@@ -88,13 +88,16 @@ def _through_reading(source: Source, goal: Goal, budget: float) -> Method:
     unused = "some mask units belong to no single input"
     if supported(source.program):
         try:
-            size = affordable_coarse_look(source, goal)
-            if preparation_cost(source) > MOST_FOR_READING * budget:
+            outputs = outputs_that_matter(source, budget)
+            size = affordable_coarse_look(source, goal, outputs)
+            if outputs is None and preparation_cost(source) > MOST_FOR_READING * budget:
                 unused = "one backward pass per output would be too expensive here"
+            elif not fits_memory(source, outputs):
+                unused = "derivatives of all inputs would not fit the memory limit"
             elif size is None:
                 unused = "a pilot would cost too many of the passes"
             else:
-                look = coarse_look(source, size)
+                look = coarse_look(source, size, outputs)
                 mean, variance = look.at(budget)
                 if mean * variance >= WORTH_READING**2 and min(mean, variance) >= LEAST_OF_BOTH:
                     return look.method(

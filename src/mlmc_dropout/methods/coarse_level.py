@@ -27,7 +27,7 @@ from torch import Tensor
 from mlmc_dropout.groups import GroupBlock
 from mlmc_dropout.methods.base import Estimates, LevelEstimate, NoRefinement, OneStage, Rows, Task, blocks
 from mlmc_dropout.methods.designs import Joint, coefficients
-from mlmc_dropout.methods.paired_designs import PreparedRows, as_array, selected
+from mlmc_dropout.methods.paired_designs import PreparedRows, selected
 from mlmc_dropout.methods.states import Block, from_blocks, merge_states, states_beside
 from mlmc_dropout.methods.tails import Trust, trust, widened_for_tails
 from mlmc_dropout.moments import MomentBlock
@@ -67,11 +67,13 @@ class CoarseLevel(OneStage):
 
     Attributes:
         ratio: Coarse samples per pass, n_0/n_1.
+        outputs: Indices of the outputs that are expanded, the others being held; ``None``: all.
         overhead: Passes that a pilot spent before.
         reason: Why it was chosen, if it was.
     """
 
     ratio: float = 20.0
+    outputs: tuple[int, ...] | None = None
     overhead: float = 0.0
     reason: str = ""
 
@@ -114,11 +116,12 @@ class CoarseLevel(OneStage):
         """
         parts, costs = [], []
         for rows, part in source.parts(PASSES_OF_A_GRADIENT):
-            slopes = linearise(part.sampler, part.program, part.batch)
-            parts.append(CoarseRows.of(rows, part, slopes))
+            slopes = linearise(part.sampler, part.program, part.batch, self.outputs)
+            parts.append(CoarseRows.of(rows, part, slopes, self.outputs))
             costs.append(slopes.cost)
         observation = source.observation.squared()
-        return BoundCoarseLevel(self, tuple(parts), coarse_cost(source), self.overhead + max(costs), observation)
+        cost = coarse_cost(source, self.outputs)
+        return BoundCoarseLevel(self, tuple(parts), cost, self.overhead + max(costs), observation)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,24 +131,45 @@ class CoarseRows:
     Attributes:
         passes: What passes and their companions G are computed with.
         centre: Outputs at the mean mask, (rows, width).
+        outputs: Indices of the outputs that are expanded; ``None``: all.
     """
 
     passes: PreparedRows
     centre: Tensor
+    outputs: tuple[int, ...] | None = None
 
     @classmethod
-    def of(cls, rows: slice, source: Source, slopes: Linearisation) -> CoarseRows:
+    def of(
+        cls, rows: slice, source: Source, slopes: Linearisation, outputs: tuple[int, ...] | None = None
+    ) -> CoarseRows:
         """From derivatives.
 
         Args:
             rows: Which rows of the batch.
             source: Their passes.
             slopes: Their derivatives.
+            outputs: Indices of the outputs that were differentiated; ``None``: all.
 
         Returns:
             The coarse level.
         """
-        return cls(PreparedRows(rows, (), expansion_of(source.program, slopes)), slopes.at_mean)
+        return cls(PreparedRows(rows, (), expansion_of(source.program, slopes)), slopes.at_mean, outputs)
+
+    def values(self, G: Tensor) -> Tensor:
+        """The coarse level S from the expansion G.
+
+        Args:
+            G: Of the outputs that are expanded, (samples, rows, outputs).
+
+        Returns:
+            All outputs, (samples, rows, width).
+        """
+        centre = self.centre.to(G)
+        if self.outputs is None:
+            return centre + G
+        S = centre.expand(len(G), -1, -1).clone()
+        S[..., list(self.outputs)] += G
+        return S
 
     @property
     def rows(self) -> slice:
@@ -163,7 +187,7 @@ class CoarseRows:
             The same of these rows.
         """
         places = torch.from_numpy(np.asarray(rows, dtype=np.int64)).to(self.centre.device)
-        return CoarseRows(self.passes.select(rows, start), self.centre[places])
+        return CoarseRows(self.passes.select(rows, start), self.centre[places], self.outputs)
 
     def joins(self, other: CoarseRows) -> bool:
         """Whether the rows after these can be computed together with them.
@@ -182,7 +206,7 @@ class CoarseRows:
         Returns:
             The joint one.
         """
-        return CoarseRows(self.passes.joined(other.passes), torch.cat([self.centre, other.centre]))
+        return CoarseRows(self.passes.joined(other.passes), torch.cat([self.centre, other.centre]), self.outputs)
 
     @property
     def expansion(self) -> Expansion:
@@ -214,11 +238,12 @@ class CoarseState:
     odd: Joint | None = None
 
 
-def coarse_cost(source: Source) -> float:
+def coarse_cost(source: Source, outputs: tuple[int, ...] | None = None) -> float:
     """What a coarse sample costs beside a pass, by their floating-point operations.
 
     Args:
         source: The passes of the inputs.
+        outputs: Indices of the outputs that are expanded; ``None``: all.
 
     Returns:
         c_0, in passes; 1 where the operations of a pass cannot be counted.
@@ -226,7 +251,7 @@ def coarse_cost(source: Source) -> float:
     width = source.program.structure.width
     units = sum(site.units for site in source.program.active)
     operations = pass_operations(source.sampler, source.program, source.batch)
-    spent = operations_per_sample(units, width) + _PER_OUTPUT * width
+    spent = operations_per_sample(units, width if outputs is None else len(outputs)) + _PER_OUTPUT * width
     return float(np.clip(spent / operations, _LEAST_COST, 1.0)) if operations else 1.0
 
 
@@ -250,7 +275,7 @@ def coarse_features(
     for some in np.array_split(designs, -(-len(designs) * DESIGN // BLOCK)):
         keys = pass_keys(source.seed, stream, some, 0)
         # In double precision, as passes are: rounding must not tell the two levels apart.
-        S = rows.centre.double() + cyclic_values(source, rows.expansion, keys).double()
+        S = rows.values(cyclic_values(source, rows.expansion, keys).double())
         _, features = observation.observe(S.cpu(), locations, are_passes=False)
         assert features is not None
         found.append(features.unflatten(0, (-1, DESIGN)).mean(dim=1).numpy())
@@ -379,7 +404,7 @@ class BoundCoarseLevel(NoRefinement):
         chunks = [part.passes.passes(source, masks) for masks in source.design_chunks(keys, 1)]
         D, G = (np.concatenate([chunk[index] for chunk in chunks]) for index in (0, 2))
         source.check(D)
-        S = as_array(part.centre) + G
+        S = part.values(torch.from_numpy(G)).numpy()
         locations = None if source.locations is None else torch.from_numpy(source.locations)
         levels = ((D, True), (S, False))
         seen = [self.observation.observe(torch.from_numpy(v), locations, are_passes) for v, are_passes in levels]

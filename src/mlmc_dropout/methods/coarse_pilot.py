@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,17 +19,28 @@ from mlmc_dropout.methods.coarse_level import (
     coarse_cost,
     coarse_features,
 )
+from mlmc_dropout.quantities.outputs import CLASS_OUTPUTS
 from mlmc_dropout.sampling import streams
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
-from mlmc_dropout.surrogates.linear import linearise
+from mlmc_dropout.surrogates.linear import linearise, outputs_at_mean
 
-__all__ = ["CoarseLook", "LookSize", "affordable_coarse_look", "coarse_look"]
+__all__ = [
+    "CoarseLook",
+    "LookSize",
+    "affordable_coarse_look",
+    "coarse_look",
+    "fits_memory",
+    "outputs_that_matter",
+]
 
 Array = NDArray[np.float64]
 
 SHARE = 0.04  # of the passes to come: more is not spent on looking
 MOST_ROWS = 8
+FEW_CLASSES = 24  # up to which all are expanded
+NEARLY_ALL = 0.98  # of the variance
+SHARE_OF_MANY = 0.1  # of the passes to come, for derivatives of many classes
 RATIOS = (2.0, 400.0)  # of coarse samples to passes
 UNKNOWN_BUDGET = 1280.0
 _SIZES = ((32, 8), (16, 4))  # passes and designs of a row, the second where the first costs too much
@@ -63,6 +74,7 @@ class CoarseLook:
         coarse_cost: c_0, in passes.
         cost: What the pilot cost, in passes of all rows.
         overhead: What the derivatives of all rows will cost.
+        outputs: Indices of the outputs that are expanded; ``None``: all.
     """
 
     ratio: float
@@ -72,6 +84,7 @@ class CoarseLook:
     coarse_cost: float
     cost: float
     overhead: float
+    outputs: tuple[int, ...] | None = None
 
     def method(self, overhead: float = 0.0, reason: str = "") -> CoarseLevel:
         """The method it suggests.
@@ -83,7 +96,7 @@ class CoarseLook:
         Returns:
             The method.
         """
-        return CoarseLevel(self.ratio, overhead + self.cost, reason)
+        return CoarseLevel(self.ratio, self.outputs, overhead + self.cost, reason)
 
     def at(self, budget: float) -> tuple[float, float]:
         """Times fewer passes than plain averaging needs, all that is spent in advance included.
@@ -106,36 +119,80 @@ class CoarseLook:
         return mean, variance
 
 
-def affordable_coarse_look(source: Source, goal: Goal) -> LookSize | None:
+def outputs_that_matter(source: Source, budget: float) -> tuple[int, ...] | None:
+    """Of many classes, those that carry nearly all of the variance Σ p (1 − p) over the inputs, at the mean mask.
+
+    The logits of the others are held where they are, which leaves the coarse level what it is, a function of the masks:
+    it explains a little less, and costs far less.
+
+    Args:
+        source: The passes of the inputs.
+        budget: Passes per input, of which derivatives are to take a small share.
+
+    Returns:
+        Their indices; ``None`` where there are few outputs, or no classes.
+    """
+    seen = source.observation
+    if (
+        seen.structure.width <= FEW_CLASSES
+        or seen.outputs not in CLASS_OUTPUTS
+        or seen.main.width != seen.structure.width
+    ):
+        return None
+    carried = outputs_at_mean(source.sampler, source.program, source.batch).double().cpu()
+    p = replace(seen, questions=()).observe(carried[None], None)[0][0].numpy()
+    shares = (p * (1 - p)).sum(axis=0)
+    order = np.argsort(-shares, kind="stable")
+    enough = 1 + int(np.searchsorted(np.cumsum(shares[order]), NEARLY_ALL * shares.sum()))
+    most = max(FEW_CLASSES, int(SHARE_OF_MANY * budget))
+    return tuple(sorted(order[: min(enough, most)].tolist()))
+
+
+def fits_memory(source: Source, outputs: tuple[int, ...] | None) -> bool:
+    """Whether the derivatives of all inputs stay within the memory limit.
+
+    Args:
+        source: The passes of the inputs.
+        outputs: Indices of the outputs that are expanded; ``None``: all.
+    """
+    units = sum(site.units for site in source.program.active)
+    width = source.program.structure.width if outputs is None else len(outputs)
+    return bool(4.0 * source.batch.rows * width * units <= source.sampler.memory_limit)
+
+
+def affordable_coarse_look(source: Source, goal: Goal, outputs: tuple[int, ...] | None = None) -> LookSize | None:
     """The pilot that costs no more than its share of the passes to come.
 
     Args:
         source: The passes of the inputs.
         goal: When to stop.
+        outputs: Indices of the outputs that are expanded; ``None``: all.
 
     Returns:
         What to look at; ``None`` if even the least costs too much.
     """
     affordable = SHARE * (goal.budget or UNKNOWN_BUDGET) * source.batch.rows
     for passes, designs in _SIZES:
-        rows = int(affordable / _cost_of_row(source, passes, designs))
+        rows = int(affordable / _cost_of_row(source, passes, designs, outputs))
         if rows:
             return LookSize(min(rows, source.batch.rows, MOST_ROWS), passes, designs)
     return None
 
 
-def _cost_of_row(source: Source, passes: int, designs: int) -> float:
+def _cost_of_row(source: Source, passes: int, designs: int, outputs: tuple[int, ...] | None) -> float:
     """About what looking at one row costs, in its passes."""
-    c0 = coarse_cost(source)
-    return 1 + 2 * source.program.structure.width + passes * (1 + c0) + designs * DESIGN * c0
+    c0 = coarse_cost(source, outputs)
+    width = source.program.structure.width if outputs is None else len(outputs)
+    return 1 + 2 * width + passes * (1 + c0) + designs * DESIGN * c0
 
 
-def coarse_look(source: Source, size: LookSize | None) -> CoarseLook:
+def coarse_look(source: Source, size: LookSize | None, outputs: tuple[int, ...] | None = None) -> CoarseLook:
     """Look at a few rows.
 
     Args:
         source: The passes of the inputs.
         size: How much to look at; ``None``: as little as possible.
+        outputs: Indices of the outputs that are expanded; ``None``: all.
 
     Returns:
         What was found.
@@ -146,14 +203,14 @@ def coarse_look(source: Source, size: LookSize | None) -> CoarseLook:
     size = size or LookSize(1, *_SIZES[-1])
     all_rows = source.batch.rows
     spread = np.linspace(0, all_rows - 1, size.rows).round().astype(int)  # neighbours are often alike
-    found = [_row(source.part(slice(row, row + 1)), size) for row in spread]
+    found = [_row(source.part(slice(row, row + 1)), size, outputs) for row in spread]
     mean, variance = (_left([moments[i] for _, moments in found]) for i in range(2))
-    c0, overhead = coarse_cost(source), found[0][0]
+    c0, overhead = coarse_cost(source, outputs), found[0][0]
     ratios = [_best_ratio(rest, coarse, c0) for _, rest, coarse in (mean, variance)]
     ratio = float(np.clip(math.sqrt(ratios[0] * ratios[1]), *RATIOS))
     cost = (overhead + size.passes * (1 + c0) + size.designs * DESIGN * c0) * size.rows / all_rows
     plain, rest, coarse = zip(mean, variance, strict=True)
-    return CoarseLook(ratio, plain, rest, coarse, c0, cost, overhead)
+    return CoarseLook(ratio, plain, rest, coarse, c0, cost, overhead, outputs)
 
 
 def _left(rows: Sequence[Array]) -> tuple[float, float, float]:
@@ -169,13 +226,13 @@ def _best_ratio(rest: float, coarse: float, c0: float) -> float:
     return math.sqrt(coarse * (1 + c0) / max(rest * c0, _TINY)) if rest > 0 else RATIOS[1]
 
 
-def _row(source: Source, size: LookSize) -> tuple[float, tuple[Array, Array]]:
+def _row(source: Source, size: LookSize, outputs: tuple[int, ...] | None) -> tuple[float, tuple[Array, Array]]:
     """Of one row, what its derivatives cost, and for mean and variance the sums over components of four moments.
 
     They are Var v, Cov(v, c) and Var c of passes v and their companions c, and the variance of a coarse sample.
     """
-    slopes = linearise(source.sampler, source.program, source.batch)
-    part = CoarseRows.of(slice(0, source.batch.rows), source, slopes)
+    slopes = linearise(source.sampler, source.program, source.batch, outputs)
+    part = CoarseRows.of(slice(0, source.batch.rows), source, slopes, outputs)
     observation = source.observation.squared()
     bound = BoundCoarseLevel(CoarseLevel(), (part,), 0.0, 0.0, observation)
     D, _, S, _ = bound.both_levels(source, range(size.passes), part, streams.PILOT)

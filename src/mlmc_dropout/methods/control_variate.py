@@ -17,7 +17,7 @@ import numpy as np
 from mlmc_dropout.errors import ModelError
 from mlmc_dropout.methods.base import OneStage
 from mlmc_dropout.methods.coarse_level import CoarseLevel
-from mlmc_dropout.methods.coarse_pilot import affordable_coarse_look, coarse_look
+from mlmc_dropout.methods.coarse_pilot import affordable_coarse_look, coarse_look, outputs_that_matter
 from mlmc_dropout.methods.paired_designs import (
     DESIGN,
     MIN_PASSES,
@@ -85,7 +85,9 @@ class ControlVariate(OneStage):
         if not supported(source.program):
             raise ModelError(_unsupported(source))
         if source.observation.outputs != "values":
-            return coarse_look(source, affordable_coarse_look(source, goal)).method(self.overhead)
+            outputs = outputs_that_matter(source, goal.budget or UNKNOWN_BUDGET)
+            size = affordable_coarse_look(source, goal, outputs)
+            return coarse_look(source, size, outputs).method(self.overhead)
         samples = self.gradient_masks
         if samples is None:
             samples = GRADIENT_MASKS if affordable(source, goal, GRADIENT_MASKS) else 0

@@ -34,6 +34,7 @@ __all__ = [
     "expansion_of",
     "has_derivatives",
     "linearise",
+    "outputs_at_mean",
     "pass_operations",
     "supported",
 ]
@@ -49,8 +50,8 @@ class Linearisation:
     Attributes:
         rows: Number of rows.
         device: Where the tensors are.
-        in_masks: Per site, derivatives with respect to the keep bits, (rows, width, units); ``None`` where nothing is
-            dropped.
+        in_masks: Per site, derivatives of the outputs with respect to the keep bits, (rows, outputs, units); ``None``
+            where nothing is dropped.
         in_outputs: Per site, derivatives with respect to the site's output, (rows, width, units) or ``None``.
         affine: Per site, bool (width,): whether only linear operations lie between the site and an output.
         cost: Cost of the derivatives in passes.
@@ -263,7 +264,9 @@ class SiteProbe(MaskApplier):
         return out + self._offsets[index] if index in self._offsets else out
 
 
-def linearise(sampler: DropoutSampler, program: Program, batch: Batch) -> Linearisation:
+def linearise(
+    sampler: DropoutSampler, program: Program, batch: Batch, outputs: Sequence[int] | None = None
+) -> Linearisation:
     """Derivatives at the mean mask.
 
     They take one forward pass and one backward pass per output component, shared by all rows, and work under
@@ -273,6 +276,7 @@ def linearise(sampler: DropoutSampler, program: Program, batch: Batch) -> Linear
         sampler: The sampler of the model.
         program: The prepared model, see :func:`supported`.
         batch: The inputs.
+        outputs: Indices of the outputs to differentiate; all by default.
 
     Returns:
         The derivatives.
@@ -280,10 +284,11 @@ def linearise(sampler: DropoutSampler, program: Program, batch: Batch) -> Linear
     Raises:
         DerivativeError: If the outputs cannot be differentiated.
     """
-    cost = derivative_cost(sampler, program, batch)
+    wanted = range(program.structure.width) if outputs is None else outputs
+    cost = derivative_cost(sampler, program, batch, wanted)
     with torch.inference_mode(False):
         probe = _MeanPass(sampler, program, batch.map(torch.clone, batch.rows))
-        per_output = differentiate(probe.outputs, probe.wanted, range(program.structure.width))
+        per_output = differentiate(probe.outputs, probe.wanted, wanted)
     columns = iter(zip(*per_output, strict=True))
     in_masks, in_outputs = (
         tuple(_stack_outputs(next(columns), s, batch.rows) if s.index in part else None for s in program.sites)
@@ -295,13 +300,14 @@ def linearise(sampler: DropoutSampler, program: Program, batch: Batch) -> Linear
     return Linearisation(batch.rows, sampler.device, in_masks, in_outputs, facts["affine"], cost, probe.value)
 
 
-def derivative_cost(sampler: DropoutSampler, program: Program, batch: Batch) -> float:
-    """What the derivatives of all outputs cost, counted once for a model, on one row.
+def derivative_cost(sampler: DropoutSampler, program: Program, batch: Batch, outputs: Sequence[int]) -> float:
+    """What the derivatives of some outputs cost, counted once for so many of a model, on one row.
 
     Args:
         sampler: The sampler of the model.
         program: The prepared model.
         batch: The inputs.
+        outputs: Indices of the outputs.
 
     Returns:
         The cost in passes, the forward pass included.
@@ -309,11 +315,27 @@ def derivative_cost(sampler: DropoutSampler, program: Program, batch: Batch) -> 
     Raises:
         DerivativeError: If the outputs cannot be differentiated.
     """
-    if "cost" not in program.facts:
+    name = f"cost of {len(outputs)}"
+    if name not in program.facts:
         with torch.inference_mode(False):
             probe = _MeanPass(sampler, program, batch[:1].map(torch.clone, 1))
-            program.facts["cost"] = count_cost(probe.outputs, probe.wanted, range(program.structure.width))
-    return float(program.facts["cost"])
+            program.facts[name] = count_cost(probe.outputs, probe.wanted, outputs)
+    return float(program.facts[name])
+
+
+def outputs_at_mean(sampler: DropoutSampler, program: Program, batch: Batch) -> Tensor:
+    """A pass with all masks at their mean.
+
+    Args:
+        sampler: The sampler of the model.
+        program: The prepared model.
+        batch: The inputs.
+
+    Returns:
+        The outputs, (rows, width).
+    """
+    with torch.no_grad():
+        return _MeanPass(sampler, program, batch.map(torch.clone, batch.rows)).outputs()
 
 
 def pass_operations(sampler: DropoutSampler, program: Program, batch: Batch) -> float:
@@ -413,7 +435,8 @@ def expansion_of(
     """
     averaged_out = averaged_out or {}
     gradients: list[Tensor | None] = []
-    variance = torch.zeros(derivatives.rows, program.structure.width, device=derivatives.device)
+    known = next((g.shape[1] for g in derivatives.in_masks if g is not None), program.structure.width)
+    variance = torch.zeros(derivatives.rows, known, device=derivatives.device)
     for site, g in zip(program.sites, derivatives.in_masks, strict=True):
         if g is not None and site.index in averaged_out:
             g = g * ~averaged_out[site.index][None, :, None]

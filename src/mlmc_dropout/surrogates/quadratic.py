@@ -182,7 +182,7 @@ def _gradients(
         for site in program.sites
         if expandable(site)
     }
-    cost_of_output = (derivative_cost(sampler, program, batch) - 1.0) / width
+    cost_of_output = (derivative_cost(sampler, program, batch, range(width)) - 1.0) / width
     cost = float(samples * len(groups))  # of forward passes
     for held, outputs in groups.items():
         points = {s: m.new_full(m.shape, program.sites[s].mean) if s in held else m for s, m in masks.items()}
