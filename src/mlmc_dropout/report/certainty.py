@@ -177,7 +177,7 @@ def _unsettled(folder: Folder, found: Predictions) -> Section:
         "The least certain labels first",
         ("Input", "Label", "Runner-up", "Probability", "Of the runner-up", "Confidence", "Passes needed"),
         rows,
-        f"{hidden} more are in {_file(found)}." if hidden else "",
+        f"For {hidden} more see {_file(found)}." if hidden else "",
         text_columns=3,
     )
     return Section("unsettled", title, [why, table], short="Unsettled")
