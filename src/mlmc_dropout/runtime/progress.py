@@ -100,7 +100,7 @@ class Reporter:
             self._rows,
             now - self._start,
             eta,
-            run.settled,
+            run.settled if run.goal.adaptive else 0,
             run.source.batch.rows,
         )
 
