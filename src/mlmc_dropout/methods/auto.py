@@ -86,10 +86,9 @@ def _through_reading(source: Source, goal: Goal, budget: float) -> Method:
     unused = "some mask units belong to no single input"
     if supported(source.program):
         try:
-            size = affordable_coarse_look(source, goal)
             if preparation_cost(source) > MOST_FOR_READING * budget:
                 unused = "one backward pass per output would be too expensive here"
-            elif size is None:
+            elif (size := affordable_coarse_look(source, goal)) is None:
                 unused = "a pilot would cost too many of the passes"
             else:
                 look = coarse_look(source, size)
