@@ -31,6 +31,7 @@ Array = NDArray[np.float64]
 SHARE = 0.04  # of the passes to come: more is not spent on looking
 MOST_ROWS = 8
 RATIOS = (2.0, 400.0)  # of coarse samples to passes
+MOST_COARSE = 1.0  # of the cost of passes: few of them would not show what an expansion misses now and then
 UNKNOWN_BUDGET = 1280.0
 _SIZES = ((32, 8), (16, 4))  # passes and designs of a row, the second where the first costs too much
 _TINY = 1e-300
@@ -150,7 +151,8 @@ def coarse_look(source: Source, size: LookSize | None) -> CoarseLook:
     mean, variance = (_left([moments[i] for _, moments in found]) for i in range(2))
     c0, overhead = coarse_cost(source), found[0][0]
     ratios = [_best_ratio(rest, coarse, c0) for _, rest, coarse in (mean, variance)]
-    ratio = float(np.clip(math.sqrt(ratios[0] * ratios[1]), *RATIOS))
+    most = max(RATIOS[0], min(RATIOS[1], MOST_COARSE * (1 + c0) / c0))
+    ratio = float(np.clip(math.sqrt(ratios[0] * ratios[1]), RATIOS[0], most))
     cost = (overhead + size.passes * (1 + c0) + size.designs * DESIGN * c0) * size.rows / all_rows
     plain, rest, coarse = zip(mean, variance, strict=True)
     return CoarseLook(ratio, plain, rest, coarse, c0, cost, overhead)
