@@ -53,7 +53,9 @@ class Predictor:
         for name in _NOT_FOR_BATCHES:
             if name in settings:
                 raise InputError(f"{name}= is for one long run, not for batch after batch; use estimate")
-        if all(settings.get(name) is None for name in ("budget", "tolerance", "tolerance_variance", "counts", "decision")):
+        if all(
+            settings.get(name) is None for name in ("budget", "tolerance", "tolerance_variance", "counts", "decision")
+        ):
             raise InputError("give a stop rule: budget= (passes per input), tolerance= or tolerance_variance=")
         self.model = model
         self.settings = settings

@@ -126,6 +126,18 @@ def test_the_pilot_predicts_the_gain(cheap):
         assert 1 / 1.6 < predicted / seen < 1.6, name
 
 
+@pytest.mark.parametrize("cost", [0.01, 0.2])
+def test_passes_are_at_least_half_of_the_cost_however_good_the_expansion_is(cost, monkeypatch):
+    """Few passes would not show what it misses: their standard errors were ten times too small."""
+    for module in (coarse_level, coarse_pilot):
+        monkeypatch.setattr(module, "coarse_cost", lambda source: cost)
+    here = source(last_layer_only())
+    look = coarse_look(here, affordable_coarse_look(here, Goal(budget=5000)))
+    assert look.rest[0] < 1e-12 * look.plain[0]
+    _, done = look.method().bind(here).extend({}, 5000)
+    assert done["designs"] * DESIGN * cost <= 1.01 * done["fine"] * (1 + cost) + DESIGN * cost
+
+
 def test_a_budget_below_the_least_run_promises_nothing(cheap):
     here = source()
     look = coarse_look(here, affordable_coarse_look(here, Goal(budget=2000)))

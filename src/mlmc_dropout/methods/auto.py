@@ -89,12 +89,11 @@ def _through_reading(source: Source, goal: Goal, budget: float) -> Method:
     if supported(source.program):
         try:
             outputs = outputs_that_matter(source, budget)
-            size = affordable_coarse_look(source, goal, outputs)
             if outputs is None and preparation_cost(source) > MOST_FOR_READING * budget:
                 unused = "one backward pass per output would be too expensive here"
             elif not fits_memory(source, outputs):
                 unused = "derivatives of all inputs would not fit the memory limit"
-            elif size is None:
+            elif (size := affordable_coarse_look(source, goal, outputs)) is None:
                 unused = "a pilot would cost too many of the passes"
             else:
                 look = coarse_look(source, size, outputs)

@@ -19,7 +19,6 @@ from mlmc_dropout.methods.coarse_level import (
     coarse_cost,
     coarse_features,
 )
-from mlmc_dropout.quantities.outputs import CLASS_OUTPUTS
 from mlmc_dropout.sampling import streams
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
@@ -39,9 +38,11 @@ Array = NDArray[np.float64]
 SHARE = 0.04  # of the passes to come: more is not spent on looking
 MOST_ROWS = 8
 FEW_CLASSES = 24  # up to which all are expanded
+MOST_READ = 64  # rows whose probabilities tell which
 NEARLY_ALL = 0.98  # of the variance
 SHARE_OF_MANY = 0.1  # of the passes to come, for derivatives of many classes
 RATIOS = (2.0, 400.0)  # of coarse samples to passes
+MOST_COARSE = 1.0  # of the cost of passes: few of them would not show what an expansion misses now and then
 UNKNOWN_BUDGET = 1280.0
 _SIZES = ((32, 8), (16, 4))  # passes and designs of a row, the second where the first costs too much
 _TINY = 1e-300
@@ -133,13 +134,12 @@ def outputs_that_matter(source: Source, budget: float) -> tuple[int, ...] | None
         Their indices; ``None`` where there are few outputs, or no classes.
     """
     seen = source.observation
-    if (
-        seen.structure.width <= FEW_CLASSES
-        or seen.outputs not in CLASS_OUTPUTS
-        or seen.main.width != seen.structure.width
-    ):
+    classes = seen.outputs in ("logits", "probabilities") and [len(shape) for _, shape in seen.structure.names()] == [1]
+    if seen.structure.width <= FEW_CLASSES or not classes:
         return None
-    carried = outputs_at_mean(source.sampler, source.program, source.batch).double().cpu()
+    step = -(-source.batch.rows // MOST_READ)
+    batch = source.batch.map(lambda t: t[::step], len(range(0, source.batch.rows, step)))
+    carried = outputs_at_mean(source.sampler, source.program, batch).double().cpu()
     p = replace(seen, questions=()).observe(carried[None], None)[0][0].numpy()
     shares = (p * (1 - p)).sum(axis=0)
     order = np.argsort(-shares, kind="stable")
@@ -207,7 +207,8 @@ def coarse_look(source: Source, size: LookSize | None, outputs: tuple[int, ...] 
     mean, variance = (_left([moments[i] for _, moments in found]) for i in range(2))
     c0, overhead = coarse_cost(source, outputs), found[0][0]
     ratios = [_best_ratio(rest, coarse, c0) for _, rest, coarse in (mean, variance)]
-    ratio = float(np.clip(math.sqrt(ratios[0] * ratios[1]), *RATIOS))
+    most = max(RATIOS[0], min(RATIOS[1], MOST_COARSE * (1 + c0) / c0))
+    ratio = float(np.clip(math.sqrt(ratios[0] * ratios[1]), RATIOS[0], most))
     cost = (overhead + size.passes * (1 + c0) + size.designs * DESIGN * c0) * size.rows / all_rows
     plain, rest, coarse = zip(mean, variance, strict=True)
     return CoarseLook(ratio, plain, rest, coarse, c0, cost, overhead, outputs)
