@@ -198,11 +198,9 @@ def test_intervals_cover_in_2000_runs(outputs, method):
 
 
 def test_few_standard_errors_too_small_are_noticed():
-    with pytest.raises(AssertionError):
-        result, exact = found("logits", "pooled", 2000, ("entropy",), budget=200), truth("logits")
-        halved = replace(result["entropy"], stderr=result["entropy"].stderr / 2)
-        share = coverage({"entropy": halved}, exact, "entropy")
-        assert 0.93 <= share <= 0.97
+    result, exact = found("logits", "pooled", 2000, ("entropy",), budget=200), truth("logits")
+    halved = replace(result["entropy"], stderr=result["entropy"].stderr / 2)
+    assert coverage({"entropy": halved}, exact, "entropy") < 0.93
 
 
 # ---------------------------------------------------------------------------------- quantiles

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
