@@ -21,15 +21,14 @@ NAIVE_PILOT = 16
 @contextlib.contextmanager
 def naive_rule() -> Iterator[None]:
     """Stop an input at the first look at which its standard errors are below the tolerance, after a short pilot."""
-    kept = runtime.needs_of_rows, runtime.least_passes, runtime.with_unseen, stopping.PILOT
+    kept = runtime.needs_of_rows, runtime.with_unseen, stopping.PILOT
     runtime.needs_of_rows = lambda goal, parts: [row_factors(goal, part, parts) for part in parts]
-    runtime.least_passes = lambda rows: 0.0
     runtime.with_unseen = lambda found, reach: found  # type: ignore[assignment]
     stopping.PILOT = NAIVE_PILOT
     try:
         yield
     finally:
-        runtime.needs_of_rows, runtime.least_passes, runtime.with_unseen, stopping.PILOT = kept
+        runtime.needs_of_rows, runtime.with_unseen, stopping.PILOT = kept
 
 
 def inputs(rows: int = 20) -> Tensor:

@@ -20,6 +20,7 @@ from testing.runs import METHODS, Shuffled, digest, small
 from testing.zoo import ZOO
 
 ROWS = 24
+EFFORTS = ("adaptive", "equal")
 GOALS: dict[str, float] = {"nested": 0.05, "independent": 0.06, "adaptive": 0.06}  # ladders take more passes
 
 
@@ -51,6 +52,28 @@ def test_every_method_lets_inputs_stop_when_they_may(name, masks):
     assert adaptive.cost < equal.cost or equal.cost < 600
     spread = np.abs(adaptive.mean - equal.mean) / np.hypot(adaptive.mean_stderr, equal.mean_stderr)
     assert spread.max() < 6
+
+
+@pytest.mark.parametrize("method", ["pooled", "auto", "stratified"])
+@pytest.mark.parametrize("tolerance", [0.3, 0.05, 0.03, 0.02, 0.012, 0.006])
+def test_at_no_tolerance_does_it_cost_more_than_equal_effort(tolerance, method):
+    model, x = uneven()
+    costs = np.array(
+        [
+            [md.estimate(model, x, method=method, tolerance=tolerance, effort=effort, seed=seed) for effort in EFFORTS]
+            for seed in range(3)
+        ]
+    )
+    assert all(found.status is Status.TOLERANCE_MET for found in costs.flat)
+    adaptive, equal = np.array([[found.cost for found in pair] for pair in costs]).mean(axis=0)
+    assert adaptive <= 1.1 * equal
+
+
+def test_inputs_that_are_alike_stop_together():
+    model, x = uneven()
+    same = x[:1].repeat(8, 1)
+    adaptive, equal = (md.estimate(model, same, method="pooled", tolerance=0.004, effort=effort) for effort in EFFORTS)
+    assert adaptive.cost <= 1.1 * equal.cost
 
 
 def test_an_input_has_the_passes_that_it_would_have_alone_with_that_budget():

@@ -17,6 +17,7 @@ from testing.treacherous import TREACHEROUS, inputs, naive_rule
 
 CLAIMED, SHARE, TOLERANCE = 0.93, 0.97, 0.02
 QUICK, MANY = 150, 2000
+METHODS = ("pooled", "auto", "control-variate")
 
 
 def _covered(name: str, method: str, runs: int) -> tuple[np.ndarray, np.ndarray]:
@@ -30,10 +31,20 @@ def _covered(name: str, method: str, runs: int) -> tuple[np.ndarray, np.ndarray]
     return np.mean(np.abs(scores) <= 1.959964, axis=0), np.array(scores)
 
 
-@pytest.mark.parametrize("runs", [QUICK, pytest.param(MANY, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", TREACHEROUS)
-def test_every_input_is_covered_where_rare_masks_matter(name, runs):
-    covered, _ = _covered(name, "pooled", runs)
+CASES = [
+    pytest.param(name, method, *runs, id=f"{name}-{method}-{runs[0]}", marks=marks)
+    for name in TREACHEROUS
+    for method in METHODS
+    for runs, marks in (
+        ((QUICK if method == "pooled" else QUICK // 3,), () if method != "control-variate" else pytest.mark.slow),
+        ((MANY if method == "pooled" else MANY // 4,), pytest.mark.slow),
+    )
+]
+
+
+@pytest.mark.parametrize(("name", "method", "runs"), CASES)
+def test_every_input_is_covered_where_rare_masks_matter(name, method, runs):
+    covered, _ = _covered(name, method, runs)
     low = stats.binom.ppf(1e-3, runs, CLAIMED) / runs
     print(name, np.sort(covered)[:4], covered.mean())
     assert np.mean(covered >= low) >= SHARE

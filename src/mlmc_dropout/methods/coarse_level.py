@@ -57,8 +57,8 @@ LEAST_DESIGNS = 32  # one for every group
 FEWEST_DESIGNS = 8  # where those would take most of the passes: fewer groups, and wider standard errors
 _TASK = 1024  # coarse samples of a task
 _ALIKE = 12.0  # passes' worth of belief that a feature has the coefficient of all
-_PER_OUTPUT = 100.0  # reading an output, in operations of a matrix product
-_LEAST_COST = 0.002  # of a coarse sample: nothing is free
+_PER_OUTPUT = 40.0  # reading an output, in operations of a matrix product
+_LEAST_COST = 0.001  # of a coarse sample: nothing is free
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +171,19 @@ class CoarseRows:
         S[..., list(self.outputs)] += G
         return S
 
+    def origin(self, observation: Observation) -> Array:
+        """The main numbers at the mean mask.
+
+        Args:
+            observation: What is observed.
+
+        Returns:
+            Them, (rows, main width).
+        """
+        plain = replace(observation, questions=(), with_squares=False)
+        main, _ = plain.observe(self.centre.double().cpu()[None], are_passes=False)
+        return np.asarray(main[0].numpy())
+
     @property
     def rows(self) -> slice:
         """Which rows of the batch."""
@@ -279,7 +292,22 @@ def coarse_features(
         _, features = observation.observe(S.cpu(), locations, are_passes=False)
         assert features is not None
         found.append(features.unflatten(0, (-1, DESIGN)).mean(dim=1).numpy())
-    return np.concatenate(found)
+    return about(np.concatenate(found), rows.origin(observation))
+
+
+def about(features: Array, origin: Array) -> Array:
+    """Features whose squares are those of differences from an origin, so that coefficients fit what varies.
+
+    Args:
+        features: Main numbers x, then their squares, then others, (samples, rows, features); also means of these.
+        origin: o, (rows, main width).
+
+    Returns:
+        The same with x² − 2ox + o² in place of x².
+    """
+    width = origin.shape[-1]
+    x, squares, others = np.split(features, [width, 2 * width], axis=-1)
+    return np.concatenate([x, squares - 2 * origin * x + np.square(origin), others], axis=-1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -408,7 +436,9 @@ class BoundCoarseLevel(NoRefinement):
         locations = None if source.locations is None else torch.from_numpy(source.locations)
         levels = ((D, True), (S, False))
         seen = [self.observation.observe(torch.from_numpy(v), locations, are_passes) for v, are_passes in levels]
-        return [array.numpy() for pair in seen for array in pair if array is not None]
+        main, of_D, main_S, of_S = (array.numpy() for pair in seen for array in pair if array is not None)
+        origin = part.origin(self.observation)
+        return [main, about(of_D, origin), main_S, about(of_S, origin)]
 
     # ------------------------------------------------------------------------------ states
 
@@ -451,8 +481,9 @@ class BoundCoarseLevel(NoRefinement):
         """
         groups = combined(state)
         means = self.observation.group_means(groups)
+        origin = np.concatenate([part.origin(self.observation) for part in self.parts])
         mean, mean_stderr = jackknife(lambda e: e["main"], means)
-        variance, variance_stderr = jackknife(lambda e: e["square of main"] - np.square(e["main"]), means)
+        variance, variance_stderr = jackknife(lambda e: e["square of main"] - np.square(e["main"] - origin), means)
         cost = float(done["passes"])
         plain = GroupBlock(groups.counts, groups.means[..., self._own_columns()])
         assert state.passes is not None and state.rest is not None

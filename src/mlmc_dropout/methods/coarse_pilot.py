@@ -240,7 +240,7 @@ def _row(source: Source, size: LookSize, outputs: tuple[int, ...] | None) -> tup
     designs = coarse_features(source, part, observation, np.arange(size.designs), streams.PILOT + 1)
     width, centre = observation.main.width, D.mean(axis=0)
     first, second = designs[..., :width], designs[..., width : 2 * width]
-    squares = second - 2 * centre * first  # about the centre, up to a constant
+    squares = second + 2 * (part.origin(observation) - centre) * first  # about the centre, up to a constant
     return slopes.cost, (_moments(D, S, first), _moments(np.square(D - centre), np.square(S - centre), squares))
 
 

@@ -19,7 +19,7 @@ from mlmc_dropout.runtime.rounding import at_precision, limited_rows, limits
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.decisions import LEAST, Verdict, judge
 from mlmc_dropout.stopping.goal import MAX_BUDGET, TRUSTED, Goal, stderr_upper_factor
-from mlmc_dropout.stopping.rows import Part, least_passes, needs_of_rows, next_round, reach_of, row_factors, with_unseen
+from mlmc_dropout.stopping.rows import Part, needs_of_rows, next_round, reach_of, row_factors, with_unseen
 
 __all__ = ["Outcome", "Run"]
 
@@ -90,14 +90,11 @@ class Run:
             self._resume(saved)
 
     def _first(self) -> float:
-        """Passes before the first look; where rows may stop one by one, none does earlier."""
+        """Passes before the first look."""
         goal, least = self.goal, self.bound.min_cost()
         if goal.decision is not None:
             return max(least, min(LEAST, goal.budget or LEAST))
-        if self.method.grows:
-            return goal.pilot(least)
-        rows = self.source.batch.rows
-        return goal.first(max(least, least_passes(rows)) if goal.adaptive and goal.has_tolerance else least)
+        return goal.pilot(least) if self.method.grows else goal.first(least)
 
     def _resume(self, saved: SavedProgress) -> None:
         """Go on from saved progress; a file may hold anything, and what does not fit is refused."""
@@ -302,9 +299,11 @@ class Run:
         needs = needs_of_rows(self.goal, standings) if verdict is None else verdict.needs
         self._expect(standings, needs)
         allowed = self._allowing(standings)
+        plain = [self._plain_factors(each, allowed) for each in allowed]
+        if self.goal.has_tolerance and all((each <= 1.0).all() for each in plain):
+            return 0.0  # equal effort would end here at the latest; only rows that leave earlier need upper limits
         for index, (standing, need) in enumerate(zip(standings, needs, strict=True)):
-            plain = self._plain_factors(allowed[index], allowed)
-            going = (need > 1.0) if not index else (need > REOPENED) | (plain > 1.0)
+            going = (need > (REOPENED if index else 1.0)) | (plain[index] > 1.0)
             spend = self._go_on(standing, going & ~standing.limited, need)
             if spend:
                 return spend
@@ -325,6 +324,8 @@ class Run:
         if not self.source.program.rows_split:  # rows cannot be run apart: all go on while one has to
             going = np.ones_like(going)
         wanted = next_round(self.goal, need[going], standing)
+        if self.goal.has_tolerance and standing.cohort is self.progress.cohort:  # all may stop together before
+            wanted = min(wanted, self.goal.more(standing.estimates, standing.samples) or wanted)
         if going.sum() == 1 and len(going) > 1:  # some models squeeze the outputs of a single row: one more goes on
             going = going | (np.arange(len(going)) == np.argmax(np.where(going, -np.inf, need)))
         ready = self._ready_for(cohort)

@@ -168,10 +168,16 @@ class Reach:
     Attributes:
         mean: Of a sample behind the mean.
         variance: R² of a pass: what it adds to a variance.
+        rare: The same as ``mean``, of inputs of which few passes carry most of the variance; 0 if there are none.
+        rare_variance: The same as ``variance`` of such inputs.
+        early: Passes below which such events may have come up for some inputs only.
     """
 
     mean: Array
     variance: Array
+    rare: Array
+    rare_variance: Array
+    early: float = 0.0
 
 
 E = TypeVar("E", bound=RowEstimates)
@@ -186,20 +192,27 @@ def reach_of(found: Sequence[RowEstimates]) -> Reach:
     Returns:
         The largest reach over all inputs.
     """
-    squares: list[list[Array]] = [[], []]
+    squares: list[list[Array]] = [[], [], [], []]
     for estimates in found:
         level = _level(estimates)
         spread = np.maximum(np.nan_to_num(estimates.variance), 0.0)
         kurtosis = np.full_like(spread, 3.0) if level is None else np.nan_to_num(level.kurtosis, nan=3.0)
         sample = spread if level is None else np.nan_to_num(level.variance)
-        squares[0].append((sample * kurtosis).max(axis=0))
-        squares[1].append((spread * kurtosis).max(axis=0))
-    mean, variance = (np.asarray(np.max(each, axis=0)) for each in squares)
-    return Reach(np.sqrt(np.maximum(mean, 0.0)), np.maximum(variance, 0.0))
+        rare = np.zeros(spread.shape, dtype=bool) if estimates.trust is None else ~estimates.trust.mean
+        for place, values in enumerate((sample * kurtosis, spread * kurtosis)):
+            squares[place].append(values.max(axis=0))
+            squares[place + 2].append(np.where(rare, values, 0.0).max(axis=0))
+    mean, variance, rare_mean, rare_variance = (np.maximum(np.max(each, axis=0), 0.0) for each in squares)
+    return Reach(
+        np.sqrt(mean), variance, np.sqrt(rare_mean), rare_variance, least_passes(sum(len(e.mean) for e in found))
+    )
 
 
 def with_unseen(found: E, reach: Reach) -> E:
-    """Estimates whose standard errors allow for passes that did not come up, where few carry most of a variance.
+    """Estimates whose standard errors allow for passes that did not come up.
+
+    They do where few passes carry most of a variance; and after fewer passes than ``Reach.early`` everywhere, by what
+    these few show at any input.
 
     Args:
         found: Estimates of some inputs.
@@ -211,17 +224,22 @@ def with_unseen(found: E, reach: Reach) -> E:
     if found.trust is None:
         return found
     changes = {}
-    for name in ("mean", "variance"):
+    early = _samples(found) < ABOUT * reach.early
+    for name, rare in (("mean", reach.rare), ("variance", reach.rare_variance)):
         stderr, trusted = getattr(found, f"{name}_stderr"), getattr(found.trust, name)
-        changes[f"{name}_stderr"] = np.where(trusted, stderr, np.hypot(stderr, _unseen(found, reach, name)))
+        quiet = UNSEEN * rare / _samples(found) if early else 0.0
+        changes[f"{name}_stderr"] = np.hypot(stderr, np.where(trusted, quiet, _unseen(found, reach, name)))
     return replace(found, **changes)  # type: ignore[type-var]
 
 
 def _unseen(found: RowEstimates, reach: Reach, moment: str) -> Array:
     """Standard errors that passes may hide which did not come up, (width,)."""
+    return np.asarray(UNSEEN * getattr(reach, moment) / _samples(found))
+
+
+def _samples(found: RowEstimates) -> float:
     level = _level(found)
-    samples = max(found.cost - found.overhead, 1.0) if level is None else max(level.count, 1)
-    return np.asarray(UNSEEN * getattr(reach, moment) / samples)
+    return float(max(found.cost - found.overhead, 1.0) if level is None else max(level.count, 1))
 
 
 def _level(found: RowEstimates) -> Any:

@@ -21,7 +21,7 @@ from mlmc_dropout.surrogates.linear import Expansion
 __all__ = ["SAMPLES", "cyclic_values", "operations_per_sample"]
 
 SAMPLES = 32  # T; a power of 2 below 256, so that bits of a byte are uniform
-_SCATTERED = 10.0  # an addition at a place that is looked up takes as long as so many of a matrix product
+_SCATTERED = 4.0  # an addition at a place that is looked up takes as long as so many of a matrix product
 _PATTERN, _PLACE, _EXTRA = 0x70617474, 0x706C6163, 0x65787472  # what derived keys are for
 
 
