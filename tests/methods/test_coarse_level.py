@@ -130,7 +130,7 @@ def test_the_pilot_predicts_the_gain(cheap):
 def test_passes_are_at_least_half_of_the_cost_however_good_the_expansion_is(cost, monkeypatch):
     """Few passes would not show what it misses: their standard errors were ten times too small."""
     for module in (coarse_level, coarse_pilot):
-        monkeypatch.setattr(module, "coarse_cost", lambda source: cost)
+        monkeypatch.setattr(module, "coarse_cost", lambda source, outputs=None: cost)
     here = source(last_layer_only())
     look = coarse_look(here, affordable_coarse_look(here, Goal(budget=5000)))
     assert look.rest[0] < 1e-12 * look.plain[0]

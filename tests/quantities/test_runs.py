@@ -192,7 +192,7 @@ def test_quantities_of_ones_own_may_have_any_name():
 
 def test_a_tolerance_with_quantities_and_the_coarse_level(monkeypatch):
     for module in (coarse_level, coarse_pilot):
-        monkeypatch.setattr(module, "coarse_cost", lambda source: 0.01)
+        monkeypatch.setattr(module, "coarse_cost", lambda source, outputs=None: 0.01)
     model, x = network()
     result = md.estimate(model, x, outputs="logits", method="control-variate", tolerance=1e-3)
     assert result.status is md.Status.TOLERANCE_MET and result.mean_stderr.max() <= 1e-3
