@@ -232,6 +232,7 @@ def main() -> None:
     )
     print(said)
     common.write_into("passes-saved.md", "classifiers", f"{text}\n\n{said}")
+    of_zoo = [{k: None if v == math.inf else v for k, v in row.items()} for row in of_zoo]  # files know no infinity
     path = common.save("classifiers", [*rows, *of_zoo], budget=BUDGET, runs=options.runs, passes=options.passes)
     print(f"written to {path.name} after {time.perf_counter() - start:.0f} s")
 
