@@ -87,8 +87,8 @@ def test_a_budget_that_does_not_hold_it_is_refused_with_a_remedy():
 # ----------------------------------------------------------------------------------------- auto
 
 
-@pytest.mark.parametrize("rows", [1, 3, 24])
-@pytest.mark.parametrize("budget", [8, 30, 100, 300, 1000, 4000])
+@pytest.mark.parametrize("rows", [1, 24])
+@pytest.mark.parametrize("budget", [8, 100, 1000, 4000])
 @pytest.mark.parametrize("cost", [0.002, 0.05, 1.0])
 def test_auto_never_spends_more_than_its_share_on_looking(rows, budget, cost, monkeypatch):
     for module in (coarse_level, coarse_pilot, auto):
