@@ -163,7 +163,7 @@ def study(case: Case, runs: int, passes: int) -> Iterator[dict[str, Any]]:
     _, seconds_plain = runs_of(case, "pooled", 2)
     results: list[md.Result] = []
     for method in ("auto", "control-variate"):
-        if not results or results[0].method != method:  # what auto chose is not run twice
+        if any(result.method != method for result in results) or not results:  # what auto always chose is not run twice
             results, seconds = runs_of(case, method, runs)
         found = gains(case, results, plain)
         in_time = {f"{name} in seconds": found[name] * seconds_plain / seconds for name in QUANTITIES}
@@ -172,6 +172,7 @@ def study(case: Case, runs: int, passes: int) -> Iterator[dict[str, Any]]:
             "masks": case.masks,
             "method": method,
             "ran": results[0].method,
+            "share of runs with the coarse level": float(np.mean([r.method == "control-variate" for r in results])),
             "cost": float(np.mean([result.cost for result in results])),
             "seconds": seconds,
             "seconds of pooled": seconds_plain,
@@ -232,6 +233,7 @@ def main() -> None:
     )
     print(said)
     common.write_into("passes-saved.md", "classifiers", f"{text}\n\n{said}")
+    of_zoo = [{k: None if v == math.inf else v for k, v in row.items()} for row in of_zoo]  # files know no infinity
     path = common.save("classifiers", [*rows, *of_zoo], budget=BUDGET, runs=options.runs, passes=options.passes)
     print(f"written to {path.name} after {time.perf_counter() - start:.0f} s")
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import mlmc_dropout as md
-from mlmc_dropout.methods import coarse_level, coarse_pilot
+from mlmc_dropout.methods import auto, coarse_level, coarse_pilot
 from mlmc_dropout.methods.auto import Auto
 from mlmc_dropout.methods.coarse_level import DESIGN, CoarseLevel, CoarseRows, coarse_features
 from mlmc_dropout.methods.coarse_pilot import SHARE, affordable_coarse_look, coarse_look
@@ -24,7 +24,7 @@ from testing.runs import digest
 @pytest.fixture
 def cheap(monkeypatch):
     """A sample of the coarse level costs a hundredth of a pass, as in networks of the usual size."""
-    for module in (coarse_level, coarse_pilot):
+    for module in (coarse_level, coarse_pilot, auto):
         monkeypatch.setattr(module, "coarse_cost", lambda source, outputs=None: 0.01)
 
 
@@ -52,7 +52,7 @@ def test_where_the_expansion_is_the_network_nothing_is_left(cheap):
 @pytest.mark.parametrize("budget", [60, 100, 333, 1000, 5000])
 @pytest.mark.parametrize("cost", [0.002, 0.02, 0.3])
 def test_no_budget_is_exceeded_and_the_costs_add_up(budget, cost, monkeypatch):
-    for module in (coarse_level, coarse_pilot):
+    for module in (coarse_level, coarse_pilot, auto):
         monkeypatch.setattr(module, "coarse_cost", lambda source, outputs=None: cost)
     here = source()
     method = CoarseLevel(ratio=15.0, overhead=3.5)
@@ -87,11 +87,11 @@ def test_a_budget_that_does_not_hold_it_is_refused_with_a_remedy():
 # ----------------------------------------------------------------------------------------- auto
 
 
-@pytest.mark.parametrize("rows", [1, 3, 24])
-@pytest.mark.parametrize("budget", [8, 30, 100, 300, 1000, 4000])
+@pytest.mark.parametrize("rows", [1, 24])
+@pytest.mark.parametrize("budget", [8, 100, 1000, 4000])
 @pytest.mark.parametrize("cost", [0.002, 0.05, 1.0])
 def test_auto_never_spends_more_than_its_share_on_looking(rows, budget, cost, monkeypatch):
-    for module in (coarse_level, coarse_pilot):
+    for module in (coarse_level, coarse_pilot, auto):
         monkeypatch.setattr(module, "coarse_cost", lambda source, outputs=None: cost)
     here = source(rows=rows)
     method = Auto().choose(here, Goal(budget=budget))
@@ -100,6 +100,12 @@ def test_auto_never_spends_more_than_its_share_on_looking(rows, budget, cost, mo
     assert looked or method.overhead == 0
     if isinstance(method, CoarseLevel):
         assert method.bind(here).min_cost() <= budget
+
+
+def test_auto_does_not_look_where_a_coarse_sample_costs_nearly_a_pass():
+    result = md.estimate(small_net(3), INPUT.repeat(24, 1), outputs="logits", budget=2000)
+    assert result.method == "pooled" and result.levels[0].count == 2000
+    assert any("cost hardly more than samples of their expansion" in note for note in result.notes)
 
 
 @pytest.mark.parametrize("budget", [8, 20, 60, 100])
@@ -129,7 +135,7 @@ def test_the_pilot_predicts_the_gain(cheap):
 @pytest.mark.parametrize("cost", [0.01, 0.2])
 def test_passes_are_at_least_half_of_the_cost_however_good_the_expansion_is(cost, monkeypatch):
     """Few passes would not show what it misses: their standard errors were ten times too small."""
-    for module in (coarse_level, coarse_pilot):
+    for module in (coarse_level, coarse_pilot, auto):
         monkeypatch.setattr(module, "coarse_cost", lambda source, outputs=None: cost)
     here = source(last_layer_only())
     look = coarse_look(here, affordable_coarse_look(here, Goal(budget=5000)))
@@ -177,7 +183,7 @@ def test_both_levels_round_alike_where_a_network_is_saturated():
 
 
 def test_a_checkpoint_with_more_designs_than_passes_goes_on(cheap, monkeypatch, tmp_path):
-    for module in (coarse_level, coarse_pilot):
+    for module in (coarse_level, coarse_pilot, auto):
         monkeypatch.setattr(module, "coarse_cost", lambda source, outputs=None: 0.0005)
     monkeypatch.setattr(coarse_pilot, "RATIOS", (300.0, 300.0))
     x, options = INPUT.repeat(4, 1), {"outputs": "logits", "method": "control-variate"}

@@ -280,6 +280,8 @@ def test_a_predictor_is_estimate_with_its_settings(net):
 def test_arrays_for_functions_that_map_over_batches(net):
     predictor = md.Predictor(net, budget=10)
     arrays = predictor.arrays(X.numpy())
+    passes = arrays.pop("passes")
+    assert passes.shape == (5,)
     assert set(arrays) == {"mean", "variance", "mean_stderr", "variance_stderr"}
     assert all(isinstance(a, np.ndarray) and a.shape == (5, 2) for a in arrays.values())
     both = md.Predictor(net, budget=10, transform=lambda out: {"a": out, "b": (out, out[:, 0])})

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mlmc_dropout.methods.base import Method
+from mlmc_dropout.methods.coarse_level import coarse_cost
 from mlmc_dropout.methods.coarse_pilot import affordable_coarse_look, coarse_look, fits_memory, outputs_that_matter
 from mlmc_dropout.methods.control_variate import GRADIENT_MASKS, ControlVariate, affordable
 from mlmc_dropout.methods.paired_designs import SHORT, UNKNOWN_BUDGET, preparation_cost
@@ -25,6 +26,7 @@ __all__ = ["Auto"]
 UNSEEN = 0.05  # of the passes to come: more is not spent on derivatives that no pilot has shown to be useful
 UNSEEN_OF_FEW, FEW_OUTPUTS = 0.2, 2  # the same for few outputs: of regressors an expansion nearly always explains much
 MOST_FOR_READING = 0.25  # of the passes to come, for derivatives of outputs that are read in some way
+MOST_OF_A_PASS = 0.15  # that a sample of the expansion may cost: beyond, there is nothing to gain for the variance
 WORTH_READING, LEAST_OF_BOTH = 1.25, 1.1  # gain that a pilot has to show for it, of both moments and of either
 FEW_PASSES = 160  # below which a pilot takes as long as the passes, or costs as much as the derivatives of few outputs
 FEWEST_FOR_DESIGNS = 64  # passes below which designs without a companion are too few
@@ -93,6 +95,8 @@ def _through_reading(source: Source, goal: Goal, budget: float) -> Method:
                 unused = "one backward pass per output would be too expensive here"
             elif not fits_memory(source, outputs):
                 unused = "derivatives of all inputs would not fit the memory limit"
+            elif coarse_cost(source, outputs) > MOST_OF_A_PASS:
+                unused = "passes cost hardly more than samples of their expansion"
             elif (size := affordable_coarse_look(source, goal, outputs)) is None:
                 unused = "a pilot would cost too many of the passes"
             else:

@@ -45,6 +45,7 @@ RATIOS = (2.0, 400.0)  # of coarse samples to passes
 MOST_COARSE = 1.0  # of the cost of passes: few of them would not show what an expansion misses now and then
 UNKNOWN_BUDGET = 1280.0
 _SIZES = ((32, 8), (16, 4))  # passes and designs of a row, the second where the first costs too much
+_MOST_DESIGNS = 32  # where they cost little: few of them say little about their variance
 _TINY = 1e-300
 
 
@@ -172,7 +173,8 @@ def affordable_coarse_look(source: Source, goal: Goal, outputs: tuple[int, ...] 
         What to look at; ``None`` if even the least costs too much.
     """
     affordable = SHARE * (goal.budget or UNKNOWN_BUDGET) * source.batch.rows
-    for passes, designs in _SIZES:
+    for passes, least in _SIZES:
+        designs = int(np.clip(passes / 2 / (DESIGN * coarse_cost(source, outputs)), least, _MOST_DESIGNS))
         rows = int(affordable / _cost_of_row(source, passes, designs, outputs))
         if rows:
             return LookSize(min(rows, source.batch.rows, MOST_ROWS), passes, designs)

@@ -155,7 +155,7 @@ def boundary(passes: float, samples: float, alpha: float) -> float:
 
     Examples:
         >>> round(boundary(64, 1e9, 0.01), 2), round(boundary(64, 16, 0.01), 2)
-        (3.57, 5.19)
+        (3.58, 4.6)
     """
     time = passes * RHO2
     normal = math.sqrt((1 + 1 / time) * math.log((time + 1) / alpha**2))
