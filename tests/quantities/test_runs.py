@@ -55,15 +55,10 @@ def run(name, model, x, **options):
 
 @every
 def test_the_size_of_chunks_changes_no_bit(name):
-    """An expansion in single precision, as a sum over units, is rounded differently in chunks that are no multiples."""
     model, x = network()
     whole = run(name, model, x)
-    for chunk in (16, 48) if name == "control-variate" else (1, 7):
+    for chunk in (1, 7, 16):
         assert digest(run(name, model, x, chunk=chunk)) == digest(whole)
-    if name == "control-variate":
-        odd = run(name, model, x, chunk=7)
-        for quantity in ("mean", "variance", "entropy", "mutual_information", "votes"):
-            np.testing.assert_allclose(odd[quantity].value, whole[quantity].value, rtol=1e-5, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["pooled", "control-variate"])

@@ -27,7 +27,7 @@ from torch import Tensor
 from mlmc_dropout.groups import GroupBlock
 from mlmc_dropout.methods.base import Estimates, LevelEstimate, NoRefinement, OneStage, Rows, Task, blocks
 from mlmc_dropout.methods.designs import Joint, coefficients
-from mlmc_dropout.methods.paired_designs import PreparedRows, selected
+from mlmc_dropout.methods.paired_designs import PreparedRows, as_array, selected
 from mlmc_dropout.methods.states import Block, from_blocks, merge_states, states_beside
 from mlmc_dropout.methods.tails import Trust, trust, widened_for_tails
 from mlmc_dropout.moments import MomentBlock
@@ -429,10 +429,12 @@ class BoundCoarseLevel(NoRefinement):
             Main numbers and features of passes, and of the coarse level: four arrays (passes, rows, …).
         """
         keys = pass_keys(source.seed, stream, 0, np.asarray(numbers))
-        chunks = [part.passes.passes(source, masks) for masks in source.design_chunks(keys, 1)]
-        D, G = (np.concatenate([chunk[index] for chunk in chunks]) for index in (0, 2))
+        chunks = list(source.design_chunks(keys, 1))
+        D = np.concatenate([as_array(part.passes.outputs(source, masks)) for masks in chunks])
         source.check(D)
-        S = part.values(torch.from_numpy(G)).numpy()
+        # The expansion of all passes at once: how its sums are rounded must not depend on the chunks.
+        masks = [None if site[0] is None else torch.cat(site) for site in zip(*chunks, strict=True)]
+        S = part.values(part.expansion.values(masks, source.batch.rows).double()).cpu().numpy()
         locations = None if source.locations is None else torch.from_numpy(source.locations)
         levels = ((D, True), (S, False))
         seen = [self.observation.observe(torch.from_numpy(v), locations, are_passes) for v, are_passes in levels]
