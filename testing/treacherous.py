@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from mlmc_dropout.runtime import run as runtime
+from mlmc_dropout.runtime import row_by_row as runtime
 from mlmc_dropout.stopping import goal as stopping
 from mlmc_dropout.stopping.rows import row_factors
 

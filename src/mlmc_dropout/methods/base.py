@@ -93,6 +93,8 @@ class Estimates:
     trust: Trust | None = None  # whether standard errors can be believed; None: nothing speaks against it
     groups: GroupBlock | None = None  # means of features over groups of passes, where more is asked than two moments
     quantities: Mapping[str, QuantityEstimate] | None = None  # what these groups tell
+    mean_samples: float | None = None  # behind the standard errors of the mean, if more than behind the others
+    shown: Array | None = None  # the share of a surrogate's known variance that the passes have shown
 
 
 class MethodSpec(Protocol):
@@ -185,6 +187,17 @@ class BoundMethod(Protocol):
 
         Returns:
             Tasks that spend at most the budget, and ``done`` after them.
+        """
+
+    def whole(self, done: Mapping[str, int], budget: float) -> float:
+        """What a round may cost that is followed by others, so that none of its passes is lost on standard errors.
+
+        Args:
+            done: What earlier tasks covered.
+            budget: Passes per input that are wanted.
+
+        Returns:
+            As many passes or a few more.
         """
 
     def weight(self, task: Task) -> float:
@@ -300,6 +313,18 @@ class NoRefinement:
     def stage(self) -> None:
         """None."""
         return None
+
+    def whole(self, done: Mapping[str, int], budget: float) -> float:
+        """Any number will do.
+
+        Args:
+            done: What earlier tasks covered.
+            budget: Passes per input that are wanted.
+
+        Returns:
+            The same.
+        """
+        return budget
 
     def weight(self, task: Task) -> float:
         """Its number of samples.

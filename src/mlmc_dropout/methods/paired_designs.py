@@ -275,6 +275,21 @@ class BoundDesigns(NoRefinement):
         after = {"designs": first + count, "passes": spent + self.passes * count}
         return [Task(0, a, n) for a, n in blocks(first, count, size)], after
 
+    def whole(self, done: Mapping[str, int], budget: float) -> float:
+        """Designs are paired within a round: it ends with a whole pair.
+
+        Args:
+            done: Designs and passes so far.
+            budget: Passes per input that are wanted.
+
+        Returns:
+            Passes of that many designs, and of one more if the last were alone.
+        """
+        first = done.get("designs", 0)
+        ahead = 0 if first else done.get("passes", int(np.ceil(self.overhead)))
+        count = max(1, int((budget - ahead) // self.passes))
+        return float(ahead + self.passes * (count + (first + count) % 2))
+
     def run(self, source: Source, task: Task) -> DesignState:
         """Means and inner scatter of designs, and of their companions.
 
@@ -399,7 +414,16 @@ class BoundDesigns(NoRefinement):
             overhead=self.overhead,
             trust=_trust(state, found, mean_stderr, variance_stderr),
             groups=state.features,
+            mean_samples=found.designs,
+            shown=self._shown(state),
         )
+
+    def _shown(self, state: DesignState) -> Array | None:
+        """The share of the surrogate's variance that passes show; small where masks that matter have not come up."""
+        if not self.has_surrogate or state.whole is None or state.whole.c is None:
+            return None
+        known = self.known_variance
+        return np.where(known > 0, 1.0 + state.whole.c.mean / np.where(known > 0, known, 1.0), 1.0)
 
     def _levels(self, state: DesignState, found: Summary, cost: float) -> Iterator[LevelEstimate]:
         full, s2 = state.passes, state.s2

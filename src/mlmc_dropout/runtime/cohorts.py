@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from mlmc_dropout.methods.base import Rows, State
+from mlmc_dropout.errors import CheckpointError
+from mlmc_dropout.methods.base import Method, Rows, State
 from mlmc_dropout.methods.states import Block, select_rows, to_blocks
 
-__all__ = ["Cohort", "Progress", "SavedCohort", "SavedProgress"]
+__all__ = ["Cohort", "Progress", "SavedCohort", "SavedProgress", "at_stage"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,3 +144,25 @@ class SavedProgress:
         cohorts = (self.cohort, *self.others)
         passes = sum(len(cohort.rows) * cohort.done.get("passes", 0) for cohort in cohorts)
         return float(passes + len(self.cohort.rows) * self.spend)
+
+
+def at_stage(method: Method, stage: Any) -> Method:
+    """The method as it was when a run was saved.
+
+    Args:
+        method: The method as it begins.
+        stage: What was saved.
+
+    Returns:
+        The method at that stage.
+
+    Raises:
+        CheckpointError: If it has no such stage.
+    """
+    try:
+        return method.at_stage(stage)
+    except Exception as error:
+        raise CheckpointError(
+            f"the checkpoint is at a stage {stage!r} that method={method.name!r} does not have ({error}); delete it to "
+            "start again"
+        ) from None

@@ -5,35 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from mlmc_dropout.errors import AllocationError, CheckpointError, InputError, MLMCDropoutError
 from mlmc_dropout.methods.base import Array, BoundMethod, Estimates, Method, Rows, State, Task
-from mlmc_dropout.methods.joining import join_estimates
 from mlmc_dropout.methods.states import merge_states
 from mlmc_dropout.result import Status
-from mlmc_dropout.runtime.cohorts import Cohort, Progress, SavedCohort, SavedProgress
-from mlmc_dropout.runtime.rounding import at_precision, limited_rows, limits
+from mlmc_dropout.runtime.cohorts import Cohort, Progress, SavedCohort, SavedProgress, at_stage
+from mlmc_dropout.runtime.outcome import Outcome, needed_passes, outcome_of_all
+from mlmc_dropout.runtime.rounding import at_precision, limits
+from mlmc_dropout.runtime.row_by_row import RowByRow
 from mlmc_dropout.sampling.source import Source
-from mlmc_dropout.stopping.decisions import LEAST, Verdict, judge
-from mlmc_dropout.stopping.goal import MAX_BUDGET, TRUSTED, Goal, stderr_upper_factor
-from mlmc_dropout.stopping.rows import Part, needs_of_rows, next_round, reach_of, row_factors, with_unseen
+from mlmc_dropout.stopping.decisions import LEAST
+from mlmc_dropout.stopping.goal import MAX_BUDGET, TRUSTED, Goal
 
 __all__ = ["Outcome", "Run"]
-
-REOPENED = 1.1  # times the passes it had that a row must need to be worked on again
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What is known about a batch: estimates, how the run stands, a remark, and the passes of every row."""
-
-    estimates: Estimates
-    status: Status
-    note: str = ""
-    passes: Array | None = None  # the same for all rows: the cost of the estimates
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,15 +30,6 @@ class _Ready:
     rows: Rows
     source: Source
     bound: BoundMethod
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Standing(Part):
-    """What is known of a cohort."""
-
-    estimates: Estimates
-    cohort: Cohort
-    limited: np.ndarray[Any, np.dtype[np.bool_]]  # rows whose tolerance is below their rounding
 
 
 class Run:
@@ -77,12 +55,12 @@ class Run:
         self.tasks: list[Task] = []
         self._base = method
         self._whole: tuple[Method, BoundMethod] | None = None
-        self._standings: dict[int, _Standing] = {}  # of cohorts that have left, by their identity
+        self._rows = RowByRow(index, source, goal, lambda cohort: self._ready_for(cohort).bound, self._shown)
         self._sent = 0
         self._early: dict[int, Sequence[State]] = {}
         self._expected = 0.0 if goal.has_tolerance else goal.budget or 0.0  # passes the goal takes, by the latest look
         everything = np.arange(source.batch.rows)
-        self._use(method if saved is None else _at_stage(method, saved.cohort.stage), everything)
+        self._use(method if saved is None else at_stage(method, saved.cohort.stage), everything)
         if saved is None:
             self.progress = Progress(Cohort(everything, stage=self.bound.stage), self._first())
             self._enter_round()
@@ -94,7 +72,9 @@ class Run:
         goal, least = self.goal, self.bound.min_cost()
         if goal.decision is not None:
             return max(least, min(LEAST, goal.budget or LEAST))
-        return goal.pilot(least) if self.method.grows else goal.first(least)
+        first = goal.pilot(least) if self.method.grows else goal.first(least)
+        whole = self.bound.whole({}, first)
+        return whole if goal.adaptive and goal.has_tolerance and whole <= (goal.budget or math.inf) else first
 
     def _resume(self, saved: SavedProgress) -> None:
         """Go on from saved progress; a file may hold anything, and what does not fit is refused."""
@@ -113,7 +93,7 @@ class Run:
             if not self.finished and self.progress.merged >= len(self.tasks):
                 raise ValueError(f"{self.progress.merged} of {len(self.tasks)} tasks")
             counts = (
-                saved.cohort.done if not saved.spend else self._after
+                self._after if saved.spend else saved.cohort.done
             )  # of passes, and of what is cheaper than they are
             if any(block.count > max(counts.values()) for block in saved.blocks.values()):
                 raise ValueError(f"more samples than {counts['passes']} passes give")
@@ -132,7 +112,7 @@ class Run:
         if any(block.mean.shape not in shapes for block in saved.blocks.values()):
             raise ValueError(f"outputs of another shape than {(len(saved.rows), seen.main.width)}")
         cohort = Cohort(saved.rows, None, saved.done, saved.stage)
-        self._use(_at_stage(self._base, saved.stage), cohort.rows)
+        self._use(at_stage(self._base, saved.stage), cohort.rows)
         return replace(cohort, state=self.bound.read_state(saved.blocks) if saved.blocks else None)
 
     # ------------------------------------------------------------------------------- tasks
@@ -228,7 +208,7 @@ class Run:
     def _look(self) -> None:
         """Grow the ladder, stop, or set the passes of the next round."""
         found = self.bound.summarise(self.progress.state, self.progress.cohort.done)
-        spend = self._refine(found) or (self._look_at_rows() if self.goal.adaptive else self._further(found))
+        spend = self._refine(found) or (self._go_on() if self.goal.adaptive else self._further(found))
         if not spend:
             self._finish(found)
         self.progress = replace(self.progress.with_cohort(stage=self.bound.stage), spend=spend)
@@ -243,7 +223,7 @@ class Run:
         if samples >= TRUSTED and limits(found, goal, self.source.sampler.dtype):
             return 0.0
         short = goal.shortfall(found) if goal.has_tolerance else math.inf
-        self._expected = min(_needed(found, max(short, 1.0)), found.cost + left)
+        self._expected = min(needed_passes(found, max(short, 1.0)), found.cost + left)
         if self._expected > MAX_BUDGET and samples >= TRUSTED:
             raise InputError(
                 f"the tolerance would take about {self._expected:.0e} passes per input: the largest standard error is "
@@ -254,17 +234,9 @@ class Run:
     def _finish(self, found: Estimates) -> None:
         """Say how the run ended."""
         if self.goal.adaptive:
-            self.outcome = self._outcome_of_rows()
+            self.outcome = self._rows.outcome(self.progress)
             return
-        goal, shown, dtype = self.goal, self._shown(found), self.source.sampler.dtype
-        if not goal.has_tolerance:
-            self.outcome = Outcome(shown, Status.COMPLETED)
-        elif goal.met(shown, self.samples()):
-            self.outcome = Outcome(shown, Status.TOLERANCE_MET)
-        elif goal.met(found, self.samples()) or limits(found, goal, dtype):
-            self.outcome = Outcome(shown, Status.PRECISION_REACHED)
-        else:
-            self.outcome = Outcome(shown, Status.BUDGET_EXHAUSTED, _how_far(found, goal.shortfall(found)))
+        self.outcome = outcome_of_all(self.goal, found, self._shown(found), self.samples(), self.source.sampler.dtype)
 
     def _shown(self, found: Estimates) -> Estimates:
         """Estimates as they are shown: not below rounding, and with everything that was asked."""
@@ -292,137 +264,24 @@ class Run:
 
     # ---------------------------------------------------------------------------- row by row
 
-    def _look_at_rows(self) -> float:
-        """Let rows go that may stop; the passes of the next round of the others, or of rows that left too early."""
-        standings = self._all_standings()
-        verdict = self._verdict(standings)
-        needs = needs_of_rows(self.goal, standings) if verdict is None else verdict.needs
-        self._expect(standings, needs)
-        allowed = self._allowing(standings)
-        plain = [self._plain_factors(each, allowed) for each in allowed]
-        if self.goal.has_tolerance and all((each <= 1.0).all() for each in plain):
-            return 0.0  # equal effort would end here at the latest; only rows that leave earlier need upper limits
-        for index, (standing, need) in enumerate(zip(standings, needs, strict=True)):
-            going = (need > (REOPENED if index else 1.0)) | (plain[index] > 1.0)
-            spend = self._go_on(standing, going & ~standing.limited, need)
-            if spend:
-                return spend
-        return 0.0
-
-    def _verdict(self, standings: Sequence[_Standing]) -> Verdict | None:
-        """How decisions stand, if there are any to be made."""
-        if self.goal.decision is None:
-            return None
-        share = 1.0 / ((self.index + 1) * (self.index + 2))  # of the error rate, for any number of batches
-        return judge(self.goal.decision, standings, self.source.observation, share)
-
-    def _go_on(self, standing: _Standing, going: np.ndarray[Any, np.dtype[np.bool_]], need: Array) -> float:
-        """Work on the given rows of a cohort; 0 if there are none, or if the budget does not allow it."""
-        cohort = standing.cohort
-        if not going.any():
-            return 0.0
-        if not self.source.program.rows_split:  # rows cannot be run apart: all go on while one has to
-            going = np.ones_like(going)
-        wanted = next_round(self.goal, need[going], standing)
-        if self.goal.has_tolerance and standing.cohort is self.progress.cohort:  # all may stop together before
-            wanted = min(wanted, self.goal.more(standing.estimates, standing.samples) or wanted)
-        if going.sum() == 1 and len(going) > 1:  # some models squeeze the outputs of a single row: one more goes on
-            going = going | (np.arange(len(going)) == np.argmax(np.where(going, -np.inf, need)))
-        ready = self._ready_for(cohort)
-        left = self._left(int(going.sum()))
-        if left < max(ready.bound.min_cost() - standing.estimates.overhead, 1.0):
-            return 0.0
-        spend = min(wanted, left)
-        chosen, rest = cohort.split(going) if not going.all() else (cohort, None)
-        everybody = (self.progress.cohort, *self.progress.others)
-        others = tuple(each for each in everybody if each is not cohort)
-        self._use(ready.bound.method, chosen.rows)
-        self.progress = replace(
-            self.progress, cohort=chosen, others=others if rest is None else (*others, rest), spend=spend, merged=0
-        )
-        return spend
-
-    def _all_standings(self) -> list[_Standing]:
-        """What is known of every cohort, that of the rows that are worked on first."""
-        others = {id(cohort): cohort for cohort in self.progress.others}
-        known = {key: self._standings.get(key) or self._standing(cohort) for key, cohort in others.items()}
-        self._standings = known
-        return [self._standing(self.progress.cohort), *known.values()]
-
-    def _allowing(self, standings: Sequence[_Standing]) -> list[_Standing]:
-        """The same with an allowance for passes that did not come up, where there is a tolerance."""
-        if not self.goal.has_tolerance:
-            return list(standings)
-        reach = reach_of([each.estimates for each in standings])
-        return [replace(each, estimates=with_unseen(each.estimates, reach)) for each in standings]
-
-    def _standing(self, cohort: Cohort) -> _Standing:
-        bound = self._ready_for(cohort).bound
-        found = bound.summarise(cohort.state, cohort.done)
-        samples = bound.samples(cohort.state)
-        limited = np.zeros(len(cohort.rows), dtype=bool)
-        if self.goal.has_tolerance and samples >= TRUSTED:
-            limited = limited_rows(found, self.goal, self.source.sampler.dtype)
-        return _Standing(found, samples, cohort, limited)
-
-    def _plain_factors(self, standing: _Standing, standings: Sequence[_Standing]) -> Array:
-        """The largest (stderr / tolerance)² of each row; below few samples, upper limits for it."""
-        if not self.goal.has_tolerance:
-            return np.zeros(len(standing))
-        return row_factors(self.goal, standing, standings) * stderr_upper_factor(standing.samples)
-
-    def _expect(self, standings: Sequence[_Standing], needs: Sequence[Array]) -> None:
-        """Passes the goal takes, on average; too many are refused."""
-        rows = self.source.batch.rows
-        passes = [
-            standing.estimates.overhead + standing.passes * np.where(standing.limited, 1.0, np.maximum(need, 1.0))
-            for standing, need in zip(standings, needs, strict=True)
-        ]
-        total = float(sum(each.sum() for each in passes))
-        self._expected = min(total, math.inf if self.goal.budget is None else self.goal.budget * rows) / rows
-        most = max(float(each.max()) for each in passes)
-        if self.goal.budget is None and most > MAX_BUDGET and standings[0].samples >= TRUSTED:
-            cost = standings[0].estimates.cost
-            raise InputError(
-                f"the tolerance would take about {most:.0e} passes for some input: the largest standard error is "
-                f"{(most / cost) ** 0.5:.1e} times the tolerance after {cost:g} passes; raise it, or give a budget as "
-                "well"
+    def _go_on(self) -> float:
+        """Work on rows that have to go on; the passes of their next round, 0 if there are none or the budget ends."""
+        for choice in self._rows.choices(self.progress):
+            self._expected = self._rows.expected
+            cohort, going = choice.standing.cohort, choice.going
+            ready, left = self._ready_for(cohort), self._left(int(going.sum()))
+            if left < max(ready.bound.min_cost() - choice.standing.estimates.overhead, 1.0):
+                continue
+            spend = min(ready.bound.whole(cohort.done, choice.wanted), left)
+            chosen, rest = cohort.split(going) if not going.all() else (cohort, None)
+            everybody = (self.progress.cohort, *self.progress.others)
+            others = tuple(each for each in everybody if each is not cohort)
+            self._use(ready.bound.method, chosen.rows)
+            self.progress = replace(
+                self.progress, cohort=chosen, others=others if rest is None else (*others, rest), spend=spend, merged=0
             )
-
-    def _outcome_of_rows(self) -> Outcome:
-        standings = self._allowing(self._all_standings())
-        shown = [(each.cohort.rows, self._shown(each.estimates)) for each in standings]
-        verdict = self._verdict(standings)
-        if verdict is not None:
-            return self._decided(verdict, standings, shown)
-        found, passes = join_estimates(shown), _passes_of(standings)
-        if not self.goal.has_tolerance:
-            return Outcome(found, Status.COMPLETED, passes=passes)
-        after = [replace(each, estimates=estimates) for each, (_, estimates) in zip(standings, shown, strict=True)]
-        short = np.concatenate([self._plain_factors(each, standings) for each in standings])
-        rounded = np.concatenate([self._plain_factors(each, after) for each in after])
-        limited = np.concatenate([each.limited for each in standings])
-        if (rounded <= 1).all():
-            return Outcome(found, Status.TOLERANCE_MET, passes=passes)
-        if ((short <= 1) | limited).all():
-            return Outcome(found, Status.PRECISION_REACHED, passes=passes)
-        unmet = ~limited & (short > 1)
-        needed = float(np.mean(passes * np.where(unmet, short, 1.0)[np.argsort(np.concatenate([r for r, _ in shown]))]))
-        return Outcome(found, Status.BUDGET_EXHAUSTED, _how_many(short, unmet, needed), passes)
-
-    def _decided(
-        self, verdict: Verdict, standings: Sequence[_Standing], shown: Sequence[tuple[Rows, Estimates]]
-    ) -> Outcome:
-        """The outcome of decisions, which are quantities like others."""
-        with_decision = [
-            (rows, replace(each, quantities={**(each.quantities or {}), "decision": decision}))
-            for (rows, each), decision in zip(shown, verdict.estimates(), strict=True)
-        ]
-        found, passes = join_estimates(with_decision), _passes_of(standings)
-        needs = np.concatenate(verdict.needs)[np.argsort(np.concatenate([rows for rows, _ in shown]))]
-        if (needs <= 1).all():
-            return Outcome(found, Status.DECIDED, passes=passes)
-        return Outcome(found, Status.UNSETTLED, _unsettled(needs, passes), passes)
+            return spend
+        return 0.0
 
     # ------------------------------------------------------------------------ made ready
 
@@ -442,7 +301,7 @@ class Run:
     def _ready_for(self, cohort: Cohort) -> _Ready:
         if self._ready.rows is cohort.rows:
             return self._ready
-        return self._made_ready(_at_stage(self._base, cohort.stage), cohort.rows)
+        return self._made_ready(at_stage(self._base, cohort.stage), cohort.rows)
 
     @property
     def bound(self) -> BoundMethod:
@@ -475,8 +334,7 @@ class Run:
 
     def interim(self) -> Estimates | None:
         """Estimates of what has been merged so far, if they have standard errors."""
-        standing = self._so_far()
-        return None if standing is None else standing[0]
+        return (self._so_far() or (None,))[0]
 
     def _so_far(self) -> tuple[Estimates, Array | None] | None:
         """Estimates of what has been merged, and the passes of every row."""
@@ -494,10 +352,7 @@ class Run:
             return None
         if not self.goal.adaptive:
             return self._shown(found), None
-        left = [self._standings.get(id(other)) or self._standing(other) for other in progress.others]
-        now = _Standing(found, bound.samples(cohort.state), cohort, np.zeros(len(cohort.rows), dtype=bool))
-        parts = [(each.cohort.rows, each.estimates) for each in self._allowing([now, *left])]
-        return join_estimates([(rows, self._shown(each)) for rows, each in parts]), _passes_of_parts(parts)
+        return self._rows.so_far(progress, found, bound.samples(cohort.state))
 
     def passes(self) -> float:
         """Passes merged so far, per input on average."""
@@ -535,56 +390,3 @@ class Run:
             return self.outcome
         found = self._so_far()
         return None if found is None else Outcome(found[0], status, passes=found[1])
-
-
-def _at_stage(method: Method, stage: Any) -> Method:
-    try:
-        return method.at_stage(stage)
-    except Exception as error:
-        raise CheckpointError(
-            f"the checkpoint is at a stage {stage!r} that method={method.name!r} does not have ({error}); delete it to "
-            "start again"
-        ) from None
-
-
-def _how_far(found: Estimates, short: float) -> str:
-    if short <= 1:
-        return "The standard errors are within the tolerance, but rest on too few samples to be believed."
-    return (
-        f"The largest standard error is {short**0.5:.3g} times the tolerance; "
-        f"meeting it would take about {_needed(found, short):.3g} passes per input."
-    )
-
-
-def _needed(found: Estimates, times: float) -> float:
-    """Passes in all if there are to be so many times the samples."""
-    return found.overhead + (found.cost - found.overhead) * times
-
-
-def _how_many(short: Array, unmet: np.ndarray[Any, np.dtype[np.bool_]], needed: float) -> str:
-    return (
-        f"{int(unmet.sum())} of {len(unmet)} inputs have not met the tolerance. The largest standard error is "
-        f"{float(short[unmet].max()) ** 0.5:.3g} times the tolerance; meeting it would take about {needed:.3g} passes "
-        "per input."
-    )
-
-
-def _passes_of(standings: Sequence[_Standing]) -> Array:
-    return _passes_of_parts([(each.cohort.rows, each.estimates) for each in standings])
-
-
-def _passes_of_parts(parts: Sequence[tuple[Rows, Estimates]]) -> Array:
-    passes = np.zeros(sum(len(rows) for rows, _ in parts))
-    for rows, found in parts:
-        passes[rows] = found.cost
-    return passes
-
-
-def _unsettled(needs: Array, passes: Array) -> str:
-    """How many decisions are open, and what the easiest of them would take."""
-    opened = needs > 1
-    easiest = float((needs * passes)[opened].min())
-    return (
-        f"{int(opened.sum())} of {len(needs)} decisions are not settled: the values are too close to call with these "
-        f"passes; the easiest of them would take about {easiest:.3g} passes."
-    )

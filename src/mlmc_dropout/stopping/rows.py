@@ -10,9 +10,13 @@ masks have not come yet looks settled while it is not. So an input stops by uppe
   R, it hides an error of up to 3 R/n: standard errors count as at least ``UNSEEN`` R/n. Large deviations have a size of
   R² = μ4/μ2, the largest that any input shows is taken for all,
 - where few passes carry most of a variance (``Trust``), the same is added to the standard error, and reported: with k
-  events in n passes it is R sqrt(k + ``UNSEEN``²)/n, and covers what sqrt(k) R/n does not,
-- nothing stops before about ``LEAST`` passes, and ``PER_DOUBLING`` more for every doubling of the number of inputs: the
-  more there are, the more of them are lucky.
+  events in n passes it is R sqrt(k + ``UNSEEN``²)/n, and covers what sqrt(k) R/n does not. After few passes, it is
+  added for all inputs if it is for any: those that look quiet may not have had their events yet,
+- where a surrogate's variance is known, and the passes show less than half of it, masks that matter have not come up:
+  squared standard errors are multiplied by known over shown,
+- if all inputs together meet the plain rule, all stop, as with equal effort: only those that leave earlier need limits,
+- nothing leaves earlier than others before about ``LEAST`` passes, and ``PER_DOUBLING`` more for every doubling of the
+  number of inputs: the more there are, the more of them are lucky.
 """
 
 from __future__ import annotations
@@ -45,6 +49,7 @@ ABOUT = 0.9  # a round may end before it has spent everything
 ERROR_RATE = 0.1
 UNSEEN = 1.6  # 1.96 of it is the 95 % limit 3/n for the probability of what did not come up in n passes
 MOST = 16.0  # largest factor of an upper limit
+HALF = 0.5  # of a known variance: where passes show less of it, rare masks have not come up
 SETTLING = 0.15  # share of the open inputs that the next round is to settle
 MIN_STEP = 1.08  # by which passes grow at least
 BLOCK, MANY_BLOCKS = 128, 8  # tasks have so many passes, and beyond so many of them rounds end with a whole one
@@ -60,6 +65,14 @@ class RowEstimates(Estimates, Protocol):
     @property
     def groups(self) -> Any:
         """Means of features over groups of passes, or ``None``."""
+
+    @property
+    def mean_samples(self) -> float | None:
+        """Samples behind the standard errors of the mean, if more than behind the others."""
+
+    @property
+    def shown(self) -> Array | None:
+        """The share of a surrogate's known variance that the passes have shown."""
 
     @property
     def levels(self) -> Any:
@@ -293,9 +306,10 @@ def _needs(goal: Goal, part: Part, scales: tuple[Any, Any], reach: Reach, least:
 
 def _upper_factors(part: Part, moment: str) -> Array:
     """Upper confidence limits of squared standard errors, relative to their estimates."""
-    n = max(part.samples, 2.0)
-    level = _level(part.estimates)
-    kurtosis = np.full(part.estimates.mean.shape, 3.0)
+    found = part.estimates
+    n = max((found.mean_samples if moment == "mean" else None) or part.samples, 2.0)
+    level = _level(found)
+    kurtosis = np.full(found.mean.shape, 3.0)
     if level is not None:
         raw = np.maximum(np.nan_to_num(level.kurtosis if moment == "mean" else 1.3 * level.kurtosis_V**2, nan=3.0), 3.0)
         kurtosis = 3.0 + (raw - 3.0) * min(1.0, n / max(level.count, 1))  # means of several passes have less
@@ -303,7 +317,10 @@ def _upper_factors(part: Part, moment: str) -> Array:
     freedom = np.maximum(2 * n / (kurtosis - 1.0), 1.0) - 1.0 / n
     with np.errstate(divide="ignore"):
         limit = 2.0 * gammaincinv(freedom / 2, ERROR_RATE / (look * (look + 1)))
-        return np.asarray(np.minimum(freedom / limit, MOST))
+        factors = freedom / limit
+    if found.shown is not None:  # masks have not come up that carry what is known
+        factors = np.where(found.shown < HALF, factors / np.maximum(found.shown, 1 / MOST), factors)
+    return np.asarray(np.minimum(factors, MOST))
 
 
 # --------------------------------------------------------------------------------------- budget

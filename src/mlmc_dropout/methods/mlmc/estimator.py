@@ -154,6 +154,18 @@ class BoundMLMC:
         """That of the method."""
         return self.method.min_cost()
 
+    def whole(self, done: Mapping[str, int], budget: float) -> float:
+        """Any number will do.
+
+        Args:
+            done: Replicates and passes so far.
+            budget: Passes per input that are wanted.
+
+        Returns:
+            The same.
+        """
+        return budget
+
     def weight(self, task: Task) -> float:
         """Its passes.
 
