@@ -24,8 +24,7 @@ Array = NDArray[np.float64]
 
 def _entropy_of_passes(view: View) -> Tensor:
     """−Σ p log p, from logarithms: a saturated network has p = 1 in single precision long before log p is 0."""
-    logs = view.log_probabilities
-    return -(logs.exp() * logs.clamp(min=-1e30)).sum(dim=-1)
+    return -(view.probabilities * view.log_probabilities.clamp(min=-1e30)).sum(dim=-1)
 
 
 PROBABILITIES = Feature("probabilities", lambda view: view.probabilities)

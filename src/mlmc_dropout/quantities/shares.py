@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from mlmc_dropout.errors import InputError
 from mlmc_dropout.quantities.base import Feature, GroupMeans, QuantityEstimate, Question
@@ -70,7 +70,7 @@ def _share(name: str, feature: Feature) -> Question:
 
 def _votes(view: View) -> Tensor:
     probabilities = view.probabilities
-    votes = one_hot(probabilities.argmax(dim=-1), probabilities.shape[-1]).to(probabilities.dtype)
+    votes = torch.zeros_like(probabilities).scatter_(-1, probabilities.argmax(dim=-1, keepdim=True), 1.0)
     return (votes[..., 1] if view.is_binary else votes).reshape(*view.carried.shape[:2], -1)
 
 
