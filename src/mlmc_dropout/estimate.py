@@ -34,12 +34,14 @@ from mlmc_dropout.sampling.outputs import Transform
 from mlmc_dropout.sampling.sampler import DEFAULT_MEMORY_LIMIT, DropoutSampler
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.decisions import TopK, decision_for
-from mlmc_dropout.stopping.goal import Goal
+from mlmc_dropout.stopping.goal import Decision, Goal
 
 __all__ = ["estimate"]
 
+CONFIDENCE = 0.99
 DECISION_BUDGET = 10_000  # passes that an input gets at most for a decision, unless a budget is given
 
+_BY_THE_PASS = ("pooled", "mlmc")  # methods that can spend any number of passes on an input
 _EQUAL = "All inputs got the same passes: {}."
 
 
@@ -62,7 +64,7 @@ def estimate(
     quantile: float = 1.0,
     effort: Literal["adaptive", "equal"] | None = None,
     decision: Literal["label"] | Above | TopK | None = None,
-    confidence: float = 0.99,
+    confidence: float = CONFIDENCE,
     familywise: bool = False,
     transform: Transform | None = None,
     masks: Literal["independent", "shared"] = "independent",
@@ -79,9 +81,10 @@ def estimate(
 ) -> Result:
     """Mean and variance of a dropout network's predictions, and more on request, with standard errors.
 
-    It stops at ``budget`` passes per input, at a ``tolerance``, or at whichever comes first; one has to be given.
+    It stops at ``budget`` passes per input, at a ``tolerance``, at whichever comes first, or when a ``decision`` is
+    settled; one has to be given.
     The arguments come in four groups: what is asked (``model`` to ``target``), when to stop (``budget`` to
-    ``effort``), how to sample (``transform`` to ``chunk``), and where to run (``executor`` to the end).
+    ``familywise``), how to sample (``transform`` to ``chunk``), and where to run (``executor`` to the end).
 
     Args:
         model: Any ``nn.Module`` or callable of tensors. It is left as it was. Passes are those of training mode with
@@ -153,11 +156,11 @@ def estimate(
         ((5, 1), 1000, 'COMPLETED')
     """
     questions = questions_for(outputs, quantities)
-    decided = None if decision is None else decision_for(decision, confidence, familywise)
+    decided = _decision(decision, confidence, familywise)
     questions = questions if decided is None else _asking_for(decision, questions)
     spec = _method(method, ladder, counts, levels, target, moments, _mean_only(quantities, tolerance_variance))
     if counts is not None and budget is None and tolerance is None and tolerance_variance is None:
-        budget = spec.min_cost()
+        budget = spec.min_cost() + (LOCATION_PASSES if questions.need_locations else 0)
     goal = Goal(
         DECISION_BUDGET if budget is None and decided is not None else budget,
         tolerance,
@@ -189,13 +192,14 @@ def estimate(
             first = list(itertools.islice(batches, 2))
             batches = itertools.chain(first, batches)
             if len(first) > 1:
-                return _chosen_from_pool(opening, batches, goal, pool, report, method)
+                facts = {"asked": method, **_reading(outputs)}
+                return _chosen_from_pool(opening, batches, goal, pool, report, facts)
         collector = run_all(opening.runs(batches, goal), pool, checkpoints, report)
     sampler.release()
     notes = [checkpoints.problem or "", *remarks]
     result = collector.result(Status.STOPPED, notes, asked=method, **_reading(outputs))
     assert result is not None
-    return result
+    return replace(result, quantities={**result.quantities, "std": result["std"]}) if questions.std else result
 
 
 @dataclass
@@ -227,34 +231,41 @@ class _Opening:
         own = goal if apart or goal.decision is not None else replace(goal, adaptive=False)
         if goal.adaptive and not program.rows_split:
             self.remarks.append(_EQUAL.format("they depend on each other, or on masks of the whole batch"))
-        saved = self.checkpoints.resume(self.opened, source, own)
         self.method = self.method or self.spec.choose(source, self.checkpoints.origin)
+        if own.adaptive and not own.has_tolerance and own.decision is None and self.method.name not in _BY_THE_PASS:
+            own = replace(own, adaptive=False)
+            self.remarks.append(_EQUAL.format("designs come whole, and would leave passes of a small budget unspent"))
+        saved = self.checkpoints.resume(self.opened, source, own)
         run = Run(self.opened, source, self.method, own, saved)
         self.opened += 1
         return run
 
 
 def _chosen_from_pool(
-    opening: _Opening, batches: Iterable[Batch], goal: Goal, pool: TaskPool, report: Reporter, asked: str
+    opening: _Opening, batches: Iterable[Batch], goal: Goal, pool: TaskPool, report: Reporter, facts: dict[str, Any]
 ) -> Result:
     """The k largest of several batches: all are screened with few passes, the candidates decided among themselves."""
     assert goal.decision is not None
     screen, k = Screen(goal.decision), goal.decision.k
-    few = Goal(budget=min(SCREENING, goal.budget or SCREENING))
+    assert goal.budget is not None
+    few = Goal(budget=min(SCREENING, goal.budget // 2))
     screened = run_all(opening.runs(batches, few), pool, opening.checkpoints, both(report, screen.watch))
-    before = screened.result(Status.STOPPED, asked=asked)
+    before = screened.result(Status.STOPPED, **facts)
     assert before is not None
     if screened.stopped:
         return before
+    assert screen.seen == len(before.passes)
     if screen.seen <= k:
         raise InputError(f"TopK({k}) of {screen.seen} inputs leaves nothing to decide; choose fewer")
     batch, numbers = screen.candidates()
     if len(numbers) == k:
         return with_candidates(before, None, numbers)
-    candidates = opening.run(batch, goal, int(numbers[0]), torch.from_numpy(numbers))
+    rest = replace(goal, budget=goal.budget - before.cost)
+    candidates = opening.run(batch, rest, int(numbers[0]), torch.from_numpy(numbers))
     collector = run_all(iter([candidates]), pool, opening.checkpoints, report)
     opening.sampler.release()
-    after = collector.result(Status.STOPPED, [opening.checkpoints.problem or "", *opening.remarks], asked=asked)
+    after = collector.result(Status.STOPPED, [opening.checkpoints.problem or "", *opening.remarks], **facts)
+    assert after is not None
     return with_candidates(before, after, numbers)
 
 
@@ -287,6 +298,13 @@ def _check_decidable(goal: Goal, effort: Any, spec: MethodSpec) -> None:
         raise InputError("counts= fixes the passes and decision= asks for as many as needed; give one of them")
 
 
+def _decision(decision: Any, confidence: Any, familywise: Any) -> Decision | None:
+    """The decision, if there is one to be made."""
+    if decision is None and (confidence != CONFIDENCE or familywise):
+        raise InputError("confidence= and familywise= belong to decision=; give one, or leave them out")
+    return None if decision is None else decision_for(decision, confidence, familywise)
+
+
 def _asking_for(decision: Any, questions: Questions) -> Questions:
     """The questions with those that a decision rests on."""
     if decision == "label":
@@ -295,11 +313,15 @@ def _asking_for(decision: Any, questions: Questions) -> Questions:
         wanted = decision.by
     else:
         return questions
-    names = questions.describe()[1:]
-    if (wanted if isinstance(wanted, str) else wanted.name) in names:
-        return questions
-    (more,) = questions_for(questions.outputs, (wanted,)).asked
-    return replace(questions, asked=(*questions.asked, more))
+    asked = questions_for(questions.outputs, (wanted,)).asked
+    if not asked:
+        raise InputError(f"TopK by {wanted!r} is not possible; use by='variance', or another quantity")
+    (more,) = asked
+    name = more if isinstance(more, str) else more.name
+    same = [one for one in questions.asked if (one if isinstance(one, str) else one.name) == name]
+    if same and same[0] != more:
+        raise InputError(f"TopK is by a quantity {name!r} of your own, and quantities= has another one of that name")
+    return questions if same else replace(questions, asked=(*questions.asked, more))
 
 
 def _mean_only(quantities: Any, tolerance_variance: Any) -> bool:

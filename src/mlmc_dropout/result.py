@@ -17,7 +17,7 @@ from mlmc_dropout import theory
 from mlmc_dropout.errors import MissingExtraError, ResultFileError
 from mlmc_dropout.files import read_archive, write_archive
 from mlmc_dropout.quantities.base import QuantityEstimate
-from mlmc_dropout.quantities.storage import columns, pack, unpack
+from mlmc_dropout.quantities.storage import FIELDS, columns, pack, unpack
 from mlmc_dropout.sampling.outputs import Structure
 
 __all__ = ["LevelStats", "Result", "Status", "load_result", "unreliable"]
@@ -298,11 +298,24 @@ class Result:
         table["passes"] = np.repeat(self.passes, len(labels)).tolist()
         for name in names:
             table[name] = _matrix(self.structure, getattr(self, name)).ravel().tolist()
-        for name, values in columns(self.quantities):
-            matrix = values.reshape(rows, -1)
-            if len(labels) % matrix.shape[1] == 0:  # of an input, or of a pixel: the same for all its classes
-                table[name] = np.repeat(matrix, len(labels) // matrix.shape[1], axis=1).ravel().tolist()
+        for name, matrix in self._quantity_columns(len(labels)):
+            table[name] = np.repeat(matrix, len(labels) // matrix.shape[1], axis=1).ravel().tolist()
         return pandas.DataFrame(table)
+
+    def _quantity_columns(self, width: int) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Quantities as matrices with as many columns as outputs, pixels, or one; several columns for anything else."""
+        pixels = self.structure.shape[:-1] if self.structure.kind == "tensor" else ()
+        for name, one in self.quantities.items():
+            for part in FIELDS:
+                if (value := getattr(one, part)) is None:
+                    continue
+                label = name if part == "value" else f"{name}_{part}"
+                matrix = np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves(value)], axis=1)
+                fits = np.shape(value)[1:] == pixels and len(pixels) > 0 if isinstance(value, np.ndarray) else False
+                if matrix.shape[1] in (1, width) or fits:
+                    yield label, matrix
+                else:
+                    yield from ((f"{label}[{index}]", column[:, None]) for index, column in enumerate(matrix.T))
 
     # ------------------------------------------------------------------------ printing
 

@@ -24,7 +24,13 @@ from mlmc_dropout.result import Result, Status, leaves, plain_passes
 __all__ = ["check_method", "command_line", "finish", "open_executor", "summary", "typical", "write_page_if_possible"]
 
 MAX_WORKERS = 1024
-SHORT_OF_GOAL = (Status.PRECISION_REACHED, Status.BUDGET_EXHAUSTED, Status.STOPPED, Status.FAILED)
+SHORT_OF_GOAL = (
+    Status.PRECISION_REACHED,
+    Status.BUDGET_EXHAUSTED,
+    Status.UNSETTLED,
+    Status.STOPPED,
+    Status.FAILED,
+)
 
 
 def check_method(method: str) -> str:

@@ -10,7 +10,15 @@ from scipy.special import log_softmax
 
 from mlmc_dropout.errors import InputError
 
-__all__ = ["CLASS_OUTPUTS", "PAIR_OUTPUTS", "OutputKind", "check_outputs", "log_probabilities", "mean_and_variance"]
+__all__ = [
+    "CLASS_OUTPUTS",
+    "PAIR_OUTPUTS",
+    "OutputKind",
+    "check_outputs",
+    "is_number",
+    "log_probabilities",
+    "mean_and_variance",
+]
 
 Array = NDArray[np.float64]
 
@@ -31,6 +39,15 @@ def check_outputs(outputs: str) -> None:
     """
     if outputs not in get_args(OutputKind):
         raise InputError(f"unknown outputs {outputs!r}; use one of {', '.join(get_args(OutputKind))}")
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a real number, and no truth value.
+
+    Args:
+        value: Anything.
+    """
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 def log_probabilities(values: Array, outputs: str) -> Array:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from mlmc_dropout.errors import InputError
 from mlmc_dropout.quantities.base import Feature, GroupMeans, QuantityEstimate, Question
-from mlmc_dropout.quantities.outputs import CLASS_OUTPUTS
+from mlmc_dropout.quantities.outputs import CLASS_OUTPUTS, is_number
 from mlmc_dropout.quantities.student import student_factor
 from mlmc_dropout.quantities.view import View
 
@@ -33,6 +33,8 @@ Array = NDArray[np.float64]
 LOCATION_PASSES = 8  # passes that find centre and scale
 POINTS = 97
 _TINY, _EPS = np.finfo(np.float32).tiny, np.finfo(np.float64).eps  # of probabilities that are 0 and 1
+_INTERVAL = 1.96  # standard errors at which the distance of levels is measured
+_JUMPS, _STEEP = 4.0, 0.12  # standard errors of a share, and share, that one cell of the grid may hold
 _REACH = 6.0  # u of the last threshold: sinh 6 = 200 scales
 _U = torch.linspace(-_REACH, _REACH, POINTS, dtype=torch.float64)
 
@@ -69,7 +71,7 @@ class Quantile:
     level: float
 
     def __post_init__(self) -> None:
-        if isinstance(self.level, bool) or not 0 < self.level < 1:
+        if not is_number(self.level) or not 0 < self.level < 1:
             raise InputError(f"the level of a quantile is a probability between 0 and 1: got Quantile({self.level!r})")
 
     @property
@@ -100,12 +102,17 @@ class Quantile:
         K = len(weights)
         spread = np.tensordot(weights, np.square(at - np.tensordot(weights, at, axes=1)), axes=1) / max(K - 1, 1)
         error = float(student_factor(K)) * np.sqrt(spread) + 0.5 / (n + 4)  # a share is known to half a pass
-        below_it, above_it = np.clip(self.level - error, 0, 1), np.clip(self.level + error, 0, 1)
+        reach = _INTERVAL * error
+        below_it, above_it = np.clip(self.level - reach, 0, 1), np.clip(self.level + reach, 0, 1)
         levels: tuple[Array | float, ...] = (self.level, below_it, above_it)
         value, low, high = (back(centre + scale * np.sinh(_quantile(shares, level, n))) for level in levels)
         coarse = back(centre + scale * np.sinh(_quantile(shares[..., ::2], self.level, n)))
         inside = (shares[..., 0] <= below_it) & (shares[..., -1] >= above_it)  # the grid reaches as far as is needed
-        return QuantityEstimate(value, np.hypot((high - low) / 2, (coarse - value) / 2), inside)
+        left, right, jump = _cell(shares, u)
+        cell = np.abs(back(centre + scale * np.sinh(right)) - back(centre + scale * np.sinh(left)))
+        smooth = jump <= np.maximum(_JUMPS * error, _STEEP)  # otherwise few values carry the law, and one lies here
+        stderr = np.hypot((high - low) / (2 * _INTERVAL), (coarse - value) / 2)
+        return QuantityEstimate(value, np.where(smooth, stderr, np.maximum(stderr, cell / 2)), inside & smooth)
 
 
 def _thresholds(view: View) -> Tensor:
@@ -144,6 +151,14 @@ def _quantile(shares: Array, level: Array | float, n: int) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         part = np.clip(np.nan_to_num((wanted - z0) / (z1 - z0), nan=0.5, posinf=1.0, neginf=0.0), 0, 1)
     return np.asarray(np.arcsinh(np.sinh(u0) + part * (np.sinh(u1) - np.sinh(u0))))
+
+
+def _cell(shares: Array, u: Array) -> tuple[Array, Array, Array]:
+    """The ends of the cell of the grid that holds u, and the share of passes in it."""
+    grid = np.asarray(_U)
+    right = np.clip(np.searchsorted(grid, u), 1, POINTS - 1)
+    high, low = (np.take_along_axis(shares, index[..., None], -1)[..., 0] for index in (right, right - 1))
+    return grid[right - 1], grid[right], high - low
 
 
 def _interpolated(shares: Array, u: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ Asked = str | Quantity | Above | Quantile
 MOMENTS = ("mean", "variance", "std")  # of every component; they need no features
 _OF_CLASSES = (ENTROPY, EXPECTED_ENTROPY, MUTUAL_INFORMATION, VOTES, LABEL)
 _OF_PAIRS = (ALEATORIC, EPISTEMIC, TOTAL)
+_RESERVED = ("decision", "passes", "input", "output", "mean_stderr", "variance_stderr", "S2_mean", "S2_variance")
 _OF_ROWS = tuple(question.name for question in (ENTROPY, EXPECTED_ENTROPY, MUTUAL_INFORMATION, LABEL))
 _DOUBTFUL = 0.05  # share of the entropy
 _OFF = 1e-3  # by how much probabilities may miss 1: single precision, many classes
@@ -69,7 +70,17 @@ class Questions:
 
     def describe(self) -> list[str]:
         """What is asked, in words that tell one run from another."""
-        return [self.outputs, *(asked if isinstance(asked, str) else asked.name for asked in self.asked)]
+        return [self.outputs, *(asked.name if isinstance(asked, Quantity) else str(asked) for asked in self.asked)]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of what is asked, as in results."""
+        return [asked if isinstance(asked, str) else asked.name for asked in self.asked]
+
+    @property
+    def own(self) -> list[Quantity]:
+        """Quantities of the user's own."""
+        return [asked for asked in self.asked if isinstance(asked, Quantity)]
 
     def observation(self, structure: Any) -> Observation:
         """The questions to a network whose outputs have a given structure.
@@ -121,7 +132,8 @@ def questions_for(outputs: str, quantities: Sequence[Asked] | Asked | None) -> Q
     known = tuple(_named(outputs))
     if quantities is None:
         return Questions(outputs, known)
-    wanted = (quantities,) if isinstance(quantities, (str, Quantity, Above, Quantile)) else tuple(quantities)
+    single = isinstance(quantities, (str, Quantity, Above, Quantile)) or not isinstance(quantities, Iterable)
+    wanted: tuple[Any, ...] = (quantities,) if single else tuple(quantities)  # type: ignore[arg-type]
     if not wanted:
         raise InputError("quantities= asks for nothing; leave it out, or name some, as in ('mean', 'variance')")
     asked = [_asked(one, outputs, known) for one in wanted]
@@ -134,7 +146,7 @@ def questions_for(outputs: str, quantities: Sequence[Asked] | Asked | None) -> Q
 
 def _asked(one: Any, outputs: str, known: tuple[str, ...]) -> Asked:
     if isinstance(one, Quantity):
-        if not one.name or not isinstance(one.name, str) or one.name in (*MOMENTS, *known):
+        if not one.name or not isinstance(one.name, str) or one.name in (*MOMENTS, *_RESERVED, *known):
             raise InputError(f"a quantity of your own needs a name of its own: got {one.name!r}")
         return one
     if isinstance(one, (Above, Quantile)):
@@ -300,7 +312,10 @@ _MAIN_AND_SQUARES = (
 
 def _finite_logits(output: Any) -> Any:
     """Logits of classes that are ruled out, −inf, as very small numbers."""
-    return _on_leaves(output, lambda z: torch.nan_to_num(z, nan=float("nan"), posinf=float("inf"), neginf=-1e30))
+    return _on_leaves(
+        output,
+        lambda z: torch.nan_to_num(z, nan=float("nan"), posinf=float("inf"), neginf=torch.finfo(z.dtype).min / 4),
+    )
 
 
 def _logarithms(output: Any) -> Any:

@@ -12,6 +12,7 @@ from torch import Tensor
 from mlmc_dropout.errors import InputError
 from mlmc_dropout.quantities.base import Feature, GroupMeans, QuantityEstimate, Question
 from mlmc_dropout.quantities.jackknife import jackknife
+from mlmc_dropout.quantities.outputs import is_number
 from mlmc_dropout.quantities.view import View
 
 __all__ = ["VOTES", "Above"]
@@ -34,7 +35,7 @@ class Above:
     threshold: float
 
     def __post_init__(self) -> None:
-        if isinstance(self.threshold, bool) or not math.isfinite(self.threshold):
+        if not is_number(self.threshold) or not math.isfinite(self.threshold):
             raise InputError(f"a threshold is a finite number: got Above({self.threshold!r})")
 
     @property

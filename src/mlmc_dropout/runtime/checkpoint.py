@@ -294,6 +294,7 @@ class CheckpointStore:
             **self._common,
             "inputs": fingerprint.of_inputs(source.batch),
             "model's outputs": fingerprint.probe(source),
+            "own quantities": fingerprint.probe_quantities(source),
         }
         self._identities[index] = identity
         self._written[index] = (time.monotonic(), None)

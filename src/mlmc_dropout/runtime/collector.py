@@ -17,6 +17,7 @@ from mlmc_dropout.errors import ModelError
 from mlmc_dropout.methods.base import Estimates, LevelEstimate, Method
 from mlmc_dropout.quantities.base import QuantityEstimate
 from mlmc_dropout.quantities.questions import Observation
+from mlmc_dropout.quantities.storage import FIELDS
 from mlmc_dropout.result import LEVEL_ARRAYS, LevelStats, Result, Status, unreliable
 from mlmc_dropout.runtime.run import Outcome, Run
 from mlmc_dropout.sampling.outputs import Structure
@@ -176,8 +177,7 @@ def _quantities(found: Sequence[Estimates]) -> dict[str, QuantityEstimate]:
 
 
 def _one_after_the_other(parts: Sequence[QuantityEstimate]) -> QuantityEstimate:
-    names = ("value", "stderr", "reliable", "confidence", "settled")
-    columns = ([getattr(part, name) for part in parts] for name in names)
+    columns = ([getattr(part, name) for part in parts] for name in FIELDS)
     return QuantityEstimate(*(None if c[0] is None else _concatenated(c) for c in columns))
 
 

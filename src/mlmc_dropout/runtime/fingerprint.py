@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mlmc_dropout.groups import GroupBlock
 from mlmc_dropout.methods.base import MethodSpec
 from mlmc_dropout.runtime.collector import versions
 from mlmc_dropout.sampling.inputs import Batch
@@ -18,7 +19,7 @@ from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.sampler import DropoutSampler
 from mlmc_dropout.sampling.source import Source
 
-__all__ = ["difference", "of_inputs", "of_model", "of_run", "probe"]
+__all__ = ["difference", "of_inputs", "of_model", "of_run", "probe", "probe_quantities"]
 
 _PROBED = 32  # output values kept to recognise a model by its behaviour
 _AGREE = 1e-2  # relative; another processor rounds differently, another model differs by far more
@@ -78,6 +79,26 @@ def probe(source: Source) -> list[float]:
     return [float(value) for value in out.flatten()[:_PROBED].double().cpu()]
 
 
+def probe_quantities(source: Source) -> list[float]:
+    """Some values of users' own quantities from two passes: they change with the functions behind a name.
+
+    Args:
+        source: The passes of a batch.
+
+    Returns:
+        Some of the values; none where there are no such quantities.
+    """
+    own = [quantity.name for quantity in source.sampler.questions.own]
+    if not own:
+        return []
+    main, features = source.observe(source.passes(0, range(1), range(2))[:, 0])
+    assert features is not None
+    trusted = np.ones(main.shape[1:], dtype=bool)
+    answers = source.observation.answers(GroupBlock.of(features, 0, 2), main.mean(axis=0), trusted)
+    values = np.concatenate([np.asarray(answers[name].value, dtype=np.float64).ravel()[:_PROBED] for name in own])
+    return [float(value) for value in np.nan_to_num(values)]
+
+
 def difference(now: dict[str, Any], then: dict[str, Any]) -> str | None:
     """The first thing in which two fingerprints differ, in words; ``None`` if they agree.
 
@@ -89,7 +110,7 @@ def difference(now: dict[str, Any], then: dict[str, Any]) -> str | None:
         A sentence, or ``None``.
     """
     for name in now:
-        if name == "model's outputs":
+        if name in ("model's outputs", "own quantities"):
             a, b = np.asarray(now[name]), np.asarray(then.get(name, []))
             scale = np.nanmax(np.abs(a), initial=0.0) * _AGREE
             same = a.shape == b.shape and np.allclose(a, b, rtol=_AGREE, atol=scale, equal_nan=True)

@@ -216,17 +216,24 @@ class RowByRow:
         """
         left = [self._known.get(id(other)) or self._standing(other) for other in progress.others]
         now = Standing(found, samples, progress.cohort, np.zeros(len(progress.cohort.rows), dtype=bool))
-        parts = [(each.cohort.rows, self.shown(each.estimates)) for each in self._allowing([now, *left])]
-        return join_estimates(parts), passes_of_rows(parts)
+        standings = self._allowing([now, *left])
+        parts = [(each.cohort.rows, self.shown(each.estimates)) for each in standings]
+        verdict = self._verdict(standings)
+        passes = passes_of_rows(parts)
+        return join_estimates(parts if verdict is None else _with_decisions(verdict, parts)), passes
+
+
+def _with_decisions(verdict: Verdict, shown: Sequence[tuple[Rows, Estimates]]) -> list[tuple[Rows, Estimates]]:
+    """Estimates among whose quantities are the decisions."""
+    return [
+        (rows, replace(each, quantities={**(each.quantities or {}), "decision": decision}))
+        for (rows, each), decision in zip(shown, verdict.estimates(), strict=True)
+    ]
 
 
 def _decided(verdict: Verdict, shown: Sequence[tuple[Rows, Estimates]]) -> Outcome:
     """The outcome of decisions, which are quantities like others."""
-    with_decision = [
-        (rows, replace(each, quantities={**(each.quantities or {}), "decision": decision}))
-        for (rows, each), decision in zip(shown, verdict.estimates(), strict=True)
-    ]
-    found, passes = join_estimates(with_decision), passes_of_rows(shown)
+    found, passes = join_estimates(_with_decisions(verdict, shown)), passes_of_rows(shown)
     needs = np.concatenate(verdict.needs)[np.argsort(np.concatenate([rows for rows, _ in shown]))]
     if (needs <= 1).all():
         return Outcome(found, Status.DECIDED, passes=passes)

@@ -35,7 +35,7 @@ def run_all(
     collector = ResultCollector()
     try:
         while True:
-            _hand_out(runs, collector, pool)
+            _hand_out(runs, collector, pool, report)
             if pool.idle:
                 return collector
             run, start, states = pool.collect()
@@ -57,8 +57,8 @@ def run_all(
         checkpoints.flush(collector.active)
 
 
-def _hand_out(runs: Iterator[Run], collector: ResultCollector, pool: TaskPool) -> None:
-    """Give the crew all it has room for: tasks of the runs under way first, then the next batch of inputs."""
+def _hand_out(runs: Iterator[Run], collector: ResultCollector, pool: TaskPool, report: Callable[[Run], None]) -> None:
+    """Give workers all they have room for: tasks of the runs under way first, then the next batch of inputs."""
     while pool.has_room:
         run = next((run for run in collector.active if run.unsent), None)
         if run is None:
@@ -67,6 +67,7 @@ def _hand_out(runs: Iterator[Run], collector: ResultCollector, pool: TaskPool) -
                 return
             collector.open(run)
             if run.finished:  # a checkpoint had it all
+                report(run)
                 collector.close(run)
                 continue
         pool.submit(run, *run.take(pool.size(run)))
