@@ -253,13 +253,13 @@ def _chosen_from_pool(
     before = screened.result(Status.STOPPED, **facts)
     assert before is not None
     if screened.stopped:
-        return before
+        return with_candidates(before, None, np.arange(0), Status.STOPPED)
     assert screen.seen == len(before.passes)
     if screen.seen <= k:
         raise InputError(f"TopK({k}) of {screen.seen} inputs leaves nothing to decide; choose fewer")
     batch, numbers = screen.candidates()
     if len(numbers) == k:
-        return with_candidates(before, None, numbers)
+        return with_candidates(before, None, numbers, Status.DECIDED)
     rest = replace(goal, budget=goal.budget - before.cost)
     candidates = opening.run(batch, rest, int(numbers[0]), torch.from_numpy(numbers))
     collector = run_all(iter([candidates]), pool, opening.checkpoints, report)

@@ -103,13 +103,16 @@ class Screen:
         return Batch.joined([each.batch for each in kept]), np.concatenate([each.numbers for each in kept])
 
 
-def with_candidates(screened: Result, decided: Result | None, rows: NDArray[np.int64]) -> Result:
+def with_candidates(
+    screened: Result, decided: Result | None, rows: NDArray[np.int64], status: Status = Status.DECIDED
+) -> Result:
     """The result of a pool: what screening found, and what was decided among the candidates.
 
     Args:
         screened: Of all inputs.
         decided: Of the candidates; ``None`` if there are no more than are to be chosen.
         rows: Numbers of the candidates.
+        status: How screening ended, if nothing came after it.
 
     Returns:
         The result of all inputs.
@@ -117,11 +120,11 @@ def with_candidates(screened: Result, decided: Result | None, rows: NDArray[np.i
     total = len(screened.passes)
     chosen = np.zeros(total, dtype=bool)
     chosen[rows] = decided is None
-    outside = QuantityEstimate(chosen, settled=np.ones(total, dtype=bool))
+    outside = QuantityEstimate(chosen, settled=np.full(total, status is not Status.STOPPED))
     note = f"{total} inputs were screened with {screened.cost:g} passes each; {len(rows)} of them went on."
     if decided is None:
         known = {**screened.quantities, "decision": outside}
-        return replace(screened, quantities=known, status=Status.DECIDED, notes=(note, *screened.notes))
+        return replace(screened, quantities=known, status=status, notes=(note, *screened.notes))
     before = replace(screened, quantities={**screened.quantities, "decision": outside}, levels=())
     names = ("mean", "variance", "mean_stderr", "variance_stderr", "mean_reliable", "variance_reliable")
     arrays = {name: _overwritten(getattr(before, name), getattr(decided, name), rows) for name in names}

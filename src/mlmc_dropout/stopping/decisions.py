@@ -29,9 +29,10 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, stdtrit
 
 from mlmc_dropout.errors import InputError
-from mlmc_dropout.quantities.base import QuantityEstimate
+from mlmc_dropout.quantities.base import Quantity, QuantityEstimate
 from mlmc_dropout.quantities.label import leading_difference
 from mlmc_dropout.quantities.outputs import CLASS_OUTPUTS
+from mlmc_dropout.quantities.quantile import Quantile
 from mlmc_dropout.quantities.questions import Observation
 from mlmc_dropout.quantities.shares import Above
 from mlmc_dropout.quantities.student import student_factor
@@ -62,6 +63,8 @@ class TopK:
     def __post_init__(self) -> None:
         if isinstance(self.k, bool) or not isinstance(self.k, (int, np.integer)) or self.k < 1:
             raise InputError(f"TopK takes a whole number of inputs, at least 1: got TopK({self.k!r})")
+        if not isinstance(self.by, (str, Quantity, Above, Quantile)):
+            raise InputError(f"TopK is by a name, md.Above, md.Quantile or md.Quantity: got by={self.by!r}")
 
 
 def decision_for(decision: Any, confidence: Any, familywise: Any) -> Decision:
@@ -267,14 +270,18 @@ def raw_ranges(
     found = []
     for part in parts:
         estimate = _quantity(decision, part, observation)
-        value = np.asarray(estimate.value, dtype=np.float64)
+        if estimate.stderr is None:
+            raise InputError(f"TopK needs a quantity with a standard error, which {decision.by!r} does not have")
+        value, error = (np.asarray(v, dtype=np.float64) for v in (estimate.value, estimate.stderr))
+        if value.shape == (len(part), 1):
+            value, error = value[:, 0], error[:, 0]
         if value.shape != (len(part),):
             raise InputError(
                 f"TopK needs one value per input, but {decision.by!r} has the shape {value.shape[1:]} for each"
             )
         groups = part.estimates.groups
         K = part.samples if groups is None else len(groups.filled.counts)
-        stderr = np.nan_to_num(estimate.stderr, nan=np.inf) / float(student_factor(max(K, 2)))
+        stderr = np.nan_to_num(error, nan=np.inf) / float(student_factor(max(K, 2)))
         found.append((value, boundary(part.passes, K, alpha / 2) * stderr))
     return found
 
