@@ -356,7 +356,7 @@ def driver_fault(
         ended = _compared(method, run(method, checkpoint=folder / "c"))
     if ended == "same" and list(folder.glob("*.part")):
         ended = "same, but files are left behind"
-    note = "; ".join(f"{below[pid][:60]} … {below[pid][-20:]}" for pid in left)
+    note = "; ".join(f"{Path(below[pid].split()[0]).name} … {below[pid][-20:]}" for pid in left)
     return Outcome(fault, method, seed, sent, ended, time.monotonic() - started, len(left), note)
 
 

@@ -104,10 +104,11 @@ def _through_reading(source: Source, goal: Goal, budget: float) -> Method:
                 mean, variance = look.at(budget)
                 if mean * variance >= WORTH_READING**2 and min(mean, variance) >= LEAST_OF_BOTH:
                     return look.method(
-                        reason="auto chose the expansion in the masks, read like the passes: by a pilot."
+                        reason="auto chose the expansion in the masks, put through the same softmax, after a pilot."
                     )
                 return Pooled(
-                    math.ceil(look.cost), reason="auto chose pooled: by a pilot, nothing else is worth its cost."
+                    math.ceil(look.cost),
+                    reason="auto chose pooled: a pilot showed that nothing else is worth its cost.",
                 )
         except DerivativeError as error:
             unused = f"there are no derivatives ({error.cause})"

@@ -511,7 +511,7 @@ class BoundCoarseLevel(NoRefinement):
         if self.method.reason:
             yield self.method.reason
         yield (
-            f"{done['designs'] * DESIGN} samples of the expansion, read like the passes, went with {done['fine']} "
+            f"{done['designs'] * DESIGN} samples of the expansion, put through the same softmax, went with {done['fine']} "
             f"passes; one costs {self.coarse_cost:.2g} of a pass."
         )
 
