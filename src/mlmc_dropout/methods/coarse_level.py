@@ -511,8 +511,8 @@ class BoundCoarseLevel(NoRefinement):
         if self.method.reason:
             yield self.method.reason
         yield (
-            f"{done['designs'] * DESIGN} samples of the expansion, put through the same softmax, went with {done['fine']} "
-            f"passes; one costs {self.coarse_cost:.2g} of a pass."
+            f"{done['designs'] * DESIGN} samples of the expansion, put through the same softmax, went with "
+            f"{done['fine']} passes; one costs {self.coarse_cost:.2g} of a pass."
         )
 
     def _levels(
