@@ -14,7 +14,7 @@ from mlmc_dropout.runtime.row_by_row import Choice, RowByRow
 from mlmc_dropout.stopping import goal as stopping
 from mlmc_dropout.stopping.rows import row_factors
 
-__all__ = ["TREACHEROUS", "Both", "Flip", "Gate", "inputs", "naive_rule", "plain_errors"]
+__all__ = ["TREACHEROUS", "Both", "Flip", "Gate", "Pool", "inputs", "naive_rule", "plain_errors"]
 
 UNITS = 6
 NAIVE_PILOT = 16
@@ -102,6 +102,20 @@ class Flip(_Base):
         rare = torch.relu(1.0 - 10.0 * self.pair(torch.ones(len(x), 2)).sum(dim=1, keepdim=True))
         margin = 8.0 + self.base(x) - 16.0 * rare
         return torch.cat([margin, torch.zeros_like(margin)], dim=1).softmax(dim=1)
+
+
+class Pool(nn.Module):
+    """A classifier: inputs (spread, 0) are ordinary, (spread, 1) are certain but for two units dropped together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noise, self.pair = nn.Dropout(0.3), nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        noise = self.noise(torch.ones(len(x), UNITS)).mean(dim=1, keepdim=True) - 1.0
+        rare = torch.relu(1.0 - 10.0 * self.pair(torch.ones(len(x), 2)).sum(dim=1, keepdim=True))
+        margin = 4.0 * x[:, :1] * noise + 1.0 - x[:, 1:] + x[:, 1:] * (8.0 - 16.0 * rare)
+        return torch.cat([margin, torch.zeros_like(margin)], dim=1)
 
 
 TREACHEROUS: dict[str, Callable[[], nn.Module]] = {"both": Both, "gate": Gate, "flip": Flip}

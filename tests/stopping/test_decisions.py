@@ -8,9 +8,12 @@ import torch
 
 import mlmc_dropout as md
 from mlmc_dropout.errors import InputError
+from mlmc_dropout.runtime import row_by_row
+from mlmc_dropout.runtime.screening import Screen
 from mlmc_dropout.stopping import decisions
 from testing.exact_quantities import INPUT, exact_quantities, small_net
 from testing.oracles import enumerated, one_row_many_times
+from testing.treacherous import Pool
 
 RUNS = 2000
 CONFIDENCE = 0.9
@@ -96,6 +99,53 @@ def test_the_largest_are_found_as_often_as_promised() -> None:
         assert found.value.sum() == k
         wrong += int((found.settled & (found.value != inside)).sum())
     assert wrong / (rows * repeats) <= allowed(rows * repeats, 1 - CONFIDENCE)
+
+
+@pytest.mark.parametrize("repeats", [12, pytest.param(200, marks=pytest.mark.slow)])
+def test_inputs_that_look_certain_are_not_left_out_of_the_largest(repeats: int) -> None:
+    rows, k = 20, 15
+    model, x = Pool().eval(), torch.stack([torch.linspace(0.1, 1.6, rows), (torch.arange(rows) < 3).float()], dim=1)
+    truth = np.zeros(rows)
+    for row in range(rows):
+        passes, weights = enumerated(model, x[row : row + 1])
+        truth[row] = exact_quantities(passes, weights, "logits")["mutual_information"]
+    inside = np.isin(np.arange(rows), np.argsort(-truth)[:k])
+    assert inside[:3].all()
+    wrong, settled = 0, 0
+    for seed in range(repeats):
+        found = md.estimate(model, x, outputs="logits", decision=md.TopK(k), confidence=0.99, budget=1000, seed=seed)
+        wrong += int((found["decision"].settled & (found["decision"].value != inside)).sum())
+        settled += int(found["decision"].settled.sum())
+    assert wrong <= allowed(rows * repeats, 0.01) * rows * repeats
+    assert settled > 0.2 * rows * repeats
+
+
+@pytest.mark.parametrize("confidence", [0.9, 0.99])
+@pytest.mark.parametrize("rate", [0.02, 0.2])
+@pytest.mark.parametrize("times", [0.7, 1.3])
+def test_frequent_looks_at_skewed_outputs_err_no_more(
+    rate: float, times: float, confidence: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dropped(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dropout = torch.nn.Dropout(rate)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 1.0 - self.dropout(x) * (1.0 - rate)  # 1 where the unit is dropped
+
+    monkeypatch.setattr(row_by_row, "next_round", lambda goal, needs, part: max(1.0, 0.03 * part.passes))
+    decision = md.Above(times * rate)
+    result = md.estimate(Dropped().eval(), torch.ones(RUNS, 1), decision=decision, confidence=confidence, budget=200)
+    assert share_of_errors(result, times < 1) <= allowed(RUNS, 1 - confidence)
+
+
+def test_intervals_of_the_largest_have_half_of_the_error_rate() -> None:
+    one, all_together = (decisions.decision_for(md.TopK(3), 0.9, familywise=flag) for flag in (False, True))
+    assert decisions.error_rate(one, 10) == pytest.approx(0.05)
+    assert decisions.error_rate(all_together, 10) == pytest.approx(0.01)
+    assert Screen(all_together)._error_rate(0, 10) == pytest.approx(0.0025)  # half of it, and half for later batches
+    assert sum(Screen(all_together)._error_rate(index, 1) for index in range(1000)) < 0.05
 
 
 def classifier() -> torch.nn.Module:

@@ -19,7 +19,7 @@ from mlmc_dropout.quantities.base import QuantityEstimate
 from mlmc_dropout.result import Result, Status, map_leaves
 from mlmc_dropout.runtime.run import Run
 from mlmc_dropout.sampling.inputs import Batch
-from mlmc_dropout.stopping.decisions import half_widths, raw_ranges
+from mlmc_dropout.stopping.decisions import error_rate, half_widths, raw_ranges
 from mlmc_dropout.stopping.goal import Decision
 from mlmc_dropout.stopping.rows import Part
 
@@ -39,10 +39,11 @@ class _Kept:
     value: Array
     error: Array
     passes: float
+    alpha: float
 
     def some(self, places: NDArray[np.int64]) -> _Kept:
         rows = self.batch.take(torch.from_numpy(places))
-        return _Kept(rows, self.numbers[places], self.value[places], self.error[places], self.passes)
+        return _Kept(rows, self.numbers[places], self.value[places], self.error[places], self.passes, self.alpha)
 
 
 class Screen:
@@ -71,25 +72,27 @@ class Screen:
             return
         cohort = run.progress.cohort
         part = Part(run.bound.summarise(cohort.state, cohort.done), run.samples())
-        ((value, error),) = raw_ranges(self._decision, [part], run.source.observation, self._alpha)
+        alpha = self._error_rate(run.index, len(part))
+        ((value, error),) = raw_ranges(self._decision, [part], run.source.observation, alpha)
         numbers = run.source.first_row + np.arange(len(value))
-        self._kept.append(_Kept(run.source.batch, numbers, value, error, part.passes))
+        self._kept.append(_Kept(run.source.batch, numbers, value, error, part.passes, alpha))
         self._largest = max(self._largest, float(np.abs(value).max()))
         self.seen += len(value)
         self._drop()
 
-    @property
-    def _alpha(self) -> float:
-        return 1 - self._decision.confidence
+    def _error_rate(self, index: int, rows: int) -> float:
+        """Half of the error rate is left to what is decided among the candidates; batches may be of any number."""
+        return error_rate(self._decision, rows, 1.0 / ((index + 1) * (index + 2))) / 2
 
     def _drop(self) -> None:
         """Let go of inputs that k others exceed for certain."""
-        widths = [half_widths(kept.error, kept.passes, self._alpha, self._largest) for kept in self._kept]
-        lows = np.concatenate([kept.value - width for kept, width in zip(self._kept, widths, strict=True)])
+        by, largest = self._decision.by, self._largest
+        widths = [half_widths(kept.error, kept.passes, kept.alpha, largest, by) for kept in self._kept]
+        lows = np.concatenate([kept.value - below for kept, (below, _) in zip(self._kept, widths, strict=True)])
         if len(lows) <= self._decision.k:
             return
         edge = np.partition(lows, -self._decision.k)[-self._decision.k]
-        highs = (kept.value + width for kept, width in zip(self._kept, widths, strict=True))
+        highs = (kept.value + above for kept, (_, above) in zip(self._kept, widths, strict=True))
         places = [np.flatnonzero(high >= edge) for high in highs]
         self._kept = [kept.some(place) for kept, place in zip(self._kept, places, strict=True) if len(place)]
 

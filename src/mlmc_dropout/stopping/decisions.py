@@ -14,7 +14,7 @@ at most is allowed for. Half of α goes to either.
 A label is decided when the leading class stays clear of every other one, each with α over the number of other classes.
 The k inputs with the largest values are found by elimination, as in the identification of best arms (Bubeck, Wang and
 Viswanathan, *Multiple identifications in multi-armed bandits*, ICML 2013): an input is in when at most k − 1 others can
-be larger, and out when k others are larger for certain.
+be larger, and out when k others are larger for certain. There the confidence holds in the mean over the inputs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, stdtrit
+from scipy.special import entr, ndtr, stdtrit
 
 from mlmc_dropout.errors import InputError
 from mlmc_dropout.quantities.base import Quantity, QuantityEstimate
@@ -39,13 +39,14 @@ from mlmc_dropout.quantities.student import student_factor
 from mlmc_dropout.stopping.goal import Decision
 from mlmc_dropout.stopping.rows import Part, reach_of
 
-__all__ = ["TopK", "Verdict", "decision_for", "half_widths", "judge", "raw_ranges"]
+__all__ = ["TopK", "Verdict", "decision_for", "error_rate", "half_widths", "judge", "raw_ranges"]
 
 Array = NDArray[np.float64]
 
 RHO2 = 0.25  # ρ²: the boundary is tightest at some sixty passes
 LEAST = 16  # passes before the first look
 MOST_NEED = 1e12
+_ENTROPIES = ("entropy", "mutual_information")  # of means of passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +132,37 @@ def judge(decision: Decision, parts: Sequence[Part], observation: Observation, s
     Raises:
         InputError: If there are fewer inputs than are to be chosen, or they have more than one value each.
     """
-    alpha = 1 - decision.confidence
-    if decision.familywise:
-        alpha *= share / sum(map(len, parts))
+    alpha = error_rate(decision, sum(map(len, parts)), share)
     if decision.kind == "top":
         return _top(decision, parts, observation, alpha)
     one = _label if decision.kind == "label" else _above
     found = [one(decision, part, observation, alpha, parts) for part in parts]
     return Verdict([f[0] for f in found], [f[1] <= 1 for f in found], [_worst(f[1]) for f in found])
+
+
+def error_rate(decision: Decision, rows: int, share: float = 1.0) -> float:
+    """The error rate α of a single input.
+
+    An interval that fails misplaces its own input among the largest, and at most one more, whose place it takes or
+    leaves: m failures make at most 2m errors. With half of the error rate for every interval, the share of wrong
+    decisions is at most 1 − confidence in the mean over the inputs.
+
+    Args:
+        decision: What is to be decided.
+        rows: Number of inputs.
+        share: Of the error rate that they may use, where all decisions together count.
+
+    Returns:
+        α.
+
+    Examples:
+        >>> round(error_rate(Decision("label", 0.9), 10), 3), round(error_rate(Decision("top", 0.9, k=2), 10), 3)
+        (0.1, 0.05)
+    """
+    alpha = 1 - decision.confidence
+    if decision.familywise:
+        return alpha * share / rows
+    return alpha / 2 if decision.kind == "top" else alpha
 
 
 def _worst(needs: Array) -> Array:
@@ -215,11 +239,12 @@ def _top(decision: Decision, parts: Sequence[Part], observation: Observation, al
     value = np.concatenate([each for each, _ in raw])
     most = float(np.abs(value).max())
     errors = zip(parts, (error for _, error in raw), strict=True)
-    width = np.concatenate([half_widths(error, part.passes, alpha, most) for part, error in errors])
+    widths = [half_widths(error, part.passes, alpha, most, decision.by) for part, error in errors]
+    below, above = (np.concatenate([width[side] for width in widths]) for side in (0, 1))
     rows = len(value)
     if decision.k >= rows:
         raise InputError(f"TopK({decision.k}) of {rows} inputs leaves nothing to decide; choose fewer")
-    low, high = value - width, value + width
+    low, high, width = value - below, value + above, (below + above) / 2
     may_be_larger = rows - np.searchsorted(np.sort(high), low, side="right")  # itself included
     surely_larger = rows - np.searchsorted(np.sort(low), high, side="right")
     inside, outside = may_be_larger <= decision.k, surely_larger >= decision.k
@@ -235,19 +260,26 @@ def _top(decision: Decision, parts: Sequence[Part], observation: Observation, al
     return Verdict(np.split(chosen, edges), np.split(settled, edges), np.split(needs, edges))
 
 
-def half_widths(error: Array, passes: float, alpha: float, largest: float) -> Array:
-    """Half widths of confidence intervals, with an allowance for masks that did not come up.
+def half_widths(error: Array, passes: float, alpha: float, largest: float, by: str = "") -> tuple[Array, Array]:
+    """Widths of confidence intervals below and above a value, with an allowance for masks that did not come up.
+
+    Such masks, of probability q together, change a mean by at most q times a range. An entropy, and mutual information,
+    they raise by up to h(q) = −q log q − (1 − q) log(1 − q) more: that of a mixture is at most the mean of its parts
+    and h(q), and an input that looks certain may not be.
 
     Args:
         error: What chance makes of the values.
         passes: Passes behind them.
         alpha: The error rate.
         largest: What such masks could add: the largest value that is seen.
+        by: The quantity.
 
     Returns:
-        The half widths.
+        The widths below and above.
     """
-    return error + _unseen(passes, alpha / 2) * largest
+    q = _unseen(passes, alpha / 2)
+    mixing = float(entr(q) + entr(1 - q)) if by in _ENTROPIES else 0.0
+    return error + q * largest, error + q * largest + mixing
 
 
 def raw_ranges(
