@@ -41,6 +41,7 @@ __all__ = ["estimate"]
 CONFIDENCE = 0.99
 DECISION_BUDGET = 10_000  # passes that an input gets at most for a decision, unless a budget is given
 
+_ENOUGH_TO_SHARE = 2000  # passes per input from which whole designs can be shared out
 _BY_THE_PASS = ("pooled", "mlmc")  # methods that can spend any number of passes on an input
 _EQUAL = "All inputs got the same passes: {}."
 
@@ -232,13 +233,19 @@ class _Opening:
         if goal.adaptive and not program.rows_split:
             self.remarks.append(_EQUAL.format("they depend on each other, or on masks of the whole batch"))
         self.method = self.method or self.spec.choose(source, self.checkpoints.origin)
-        if own.adaptive and not own.has_tolerance and own.decision is None and self.method.name not in _BY_THE_PASS:
+        if _too_small_to_share(own, self.method):
             own = replace(own, adaptive=False)
             self.remarks.append(_EQUAL.format("designs come whole, and would leave passes of a small budget unspent"))
         saved = self.checkpoints.resume(self.opened, source, own)
         run = Run(self.opened, source, self.method, own, saved)
         self.opened += 1
         return run
+
+
+def _too_small_to_share(goal: Goal, method: Method) -> bool:
+    """Whether a budget that is to be spent where it helps most is too small for a method of whole designs."""
+    by_budget = goal.adaptive and not goal.has_tolerance and goal.decision is None and goal.budget is not None
+    return bool(by_budget and method.name not in _BY_THE_PASS and (goal.budget or 0) < _ENOUGH_TO_SHARE)
 
 
 def _chosen_from_pool(
