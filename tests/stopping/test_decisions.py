@@ -12,8 +12,8 @@ from mlmc_dropout.runtime import row_by_row
 from mlmc_dropout.runtime.screening import Screen
 from mlmc_dropout.stopping import decisions
 from testing.exact_quantities import INPUT, exact_quantities, small_net
-from testing.oracles import enumerated, one_row_many_times
-from testing.treacherous import Pool
+from testing.oracles import enumerated, exact_moments, one_row_many_times
+from testing.treacherous import Gate, Pool
 
 RUNS = 2000
 CONFIDENCE = 0.9
@@ -138,6 +138,16 @@ def test_frequent_looks_at_skewed_outputs_err_no_more(
     decision = md.Above(times * rate)
     result = md.estimate(Dropped().eval(), torch.ones(RUNS, 1), decision=decision, confidence=confidence, budget=200)
     assert share_of_errors(result, times < 1) <= allowed(RUNS, 1 - confidence)
+
+
+@pytest.mark.parametrize("confidence", [0.9, 0.99])
+def test_a_single_input_is_not_settled_before_rare_masks_have_come(confidence: float) -> None:
+    model, x, runs = Gate().eval(), torch.tensor([[0.02]]), 150
+    threshold = float(exact_moments(model, x)[0][0]) + 0.005  # without the rare mask the mean is above
+    decision = md.Above(threshold)
+    batches = (x for _ in range(runs))  # each a run of its own
+    result = md.estimate(model, batches, decision=decision, confidence=confidence, budget=1000)
+    assert share_of_errors(result, False) <= allowed(runs, 1 - confidence)
 
 
 def test_intervals_of_the_largest_have_half_of_the_error_rate() -> None:

@@ -152,7 +152,8 @@ class RowByRow:
         if self.goal.decision is None:
             return None
         share = 1.0 / ((self.index + 1) * (self.index + 2))  # of the error rate, for any number of batches
-        return judge(self.goal.decision, standings, self.source.observation, share)
+        shared = self.source.sampler.masks == "shared"
+        return judge(self.goal.decision, standings, self.source.observation, share, shared)
 
     def _expect(self, standings: Sequence[Standing], needs: Sequence[Array]) -> None:
         """Passes the goal takes, on average; too many are refused."""

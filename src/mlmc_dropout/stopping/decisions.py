@@ -9,7 +9,8 @@ limit theory and asymptotic confidence sequences*, Annals of Statistics 52, 2024
 
 Few samples carry the standard error at first: the normal quantile is replaced by Student's of the same probability. And
 masks that did not come up in n passes may have a probability of up to q = log(2/α)/n, together; what they could change
-at most is allowed for. Half of α goes to either.
+at most is allowed for. Half of α goes to either. How far outputs without bounds may move is what any input has shown,
+and nothing is settled before all inputs together have had the passes in which masks of probability 0.01 come up.
 
 A label is decided when the leading class stays clear of every other one, each with α over the number of other classes.
 The k inputs with the largest values are found by elimination, as in the identification of best arms (Bubeck, Wang and
@@ -45,6 +46,7 @@ Array = NDArray[np.float64]
 
 RHO2 = 0.25  # ρ²: the boundary is tightest at some sixty passes
 LEAST = 16  # passes before the first look
+RARE = 0.01  # probability of masks that have to have come up, where outputs have no bounds
 MOST_NEED = 1e12
 _ENTROPIES = ("entropy", "mutual_information")  # of means of passes
 
@@ -117,7 +119,9 @@ class Verdict:
         return [QuantityEstimate(value, settled=settled) for value, settled in pairs]
 
 
-def judge(decision: Decision, parts: Sequence[Part], observation: Observation, share: float = 1.0) -> Verdict:
+def judge(
+    decision: Decision, parts: Sequence[Part], observation: Observation, share: float = 1.0, shared: bool = False
+) -> Verdict:
     """Look at all inputs of a batch.
 
     Args:
@@ -125,6 +129,7 @@ def judge(decision: Decision, parts: Sequence[Part], observation: Observation, s
         parts: Inputs that have had the same passes, part by part.
         observation: What was asked of the passes.
         share: Of the error rate that this batch may use, where all decisions together count.
+        shared: Whether all inputs have the same masks.
 
     Returns:
         How they stand.
@@ -137,6 +142,9 @@ def judge(decision: Decision, parts: Sequence[Part], observation: Observation, s
         return _top(decision, parts, observation, alpha)
     one = _label if decision.kind == "label" else _above
     found = [one(decision, part, observation, alpha, parts) for part in parts]
+    if decision.kind == "above" and observation.outputs not in CLASS_OUTPUTS:
+        few = _few(alpha, parts, shared)
+        found = [(value, np.maximum(needs, few)) for value, needs in found]
     return Verdict([f[0] for f in found], [f[1] <= 1 for f in found], [_worst(f[1]) for f in found])
 
 
@@ -194,6 +202,15 @@ def boundary(passes: float, samples: float, alpha: float) -> float:
 def _unseen(passes: float, alpha: float) -> float:
     """The most probability that masks may have which did not come up."""
     return min(math.log(2 / alpha) / passes, 1.0)
+
+
+def _few(alpha: float, parts: Sequence[Part], shared: bool) -> float:
+    """How many times as many passes all inputs together need for masks of probability ``RARE`` to have come up.
+
+    Outputs that have no bounds are allowed to move as far as any input has shown; before that, nothing is known.
+    """
+    had = max(part.passes for part in parts) if shared else sum(len(part) * part.passes for part in parts)
+    return math.log(4 / alpha) / RARE / had
 
 
 def _needs(gap: Array, error: Array, hidden: Array) -> Array:
