@@ -64,7 +64,7 @@ def main(rounds: int = 4, compare: bool = True) -> list[Round]:
         with torch.no_grad():
             accuracy = float((model(images[test]).argmax(dim=1) == labels[test]).float().mean())
         result = md.estimate(
-            model, images[pool], outputs="logits", decision=md.TopK(CHOSEN, by="mutual_information"), budget=CAP
+            model, images[pool], outputs="logits", decision=md.TopK(CHOSEN), confidence=0.9, budget=CAP
         )
         chosen = pool[result["decision"].value]
         shared = share_with_equal_effort(model, images[pool], result["decision"].value) if compare else None
