@@ -89,18 +89,20 @@ if __name__ == "__main__":
     pool = Processes(1)
     pool.scratch = pathlib.Path(sys.argv[1])
     worker = pool.submit(None, os.getpid).result()
-    pool.submit(None, time.sleep, 1000)
+    if sys.argv[2] == "busy":
+        pool.submit(None, time.sleep, 1000)
     print(worker, flush=True)
     time.sleep(1000)
 """
 
 
-def test_workers_whose_driver_is_killed_end_at_once_and_remove_what_it_left(tmp_path):
+@pytest.mark.parametrize("state", ["busy", "idle"])
+def test_workers_whose_driver_is_killed_end_at_once_and_remove_what_it_left(tmp_path, state):
     script, scratch = tmp_path / "script.py", tmp_path / "scratch"
     script.write_text(textwrap.dedent(ORPHANED))
     scratch.mkdir()
     (scratch / "model").write_bytes(b"large")
-    with subprocess.Popen([sys.executable, script, scratch], stdout=subprocess.PIPE, text=True) as driver:
+    with subprocess.Popen([sys.executable, script, scratch, state], stdout=subprocess.PIPE, text=True) as driver:
         worker = int(driver.stdout.readline())
         below = [*recovery.descendants(driver.pid)]
         driver.kill()

@@ -31,6 +31,7 @@ BEAT = 2.0  # seconds between two signs of life
 SILENCE = 60.0  # seconds without one after which a process is taken for stopped
 PATIENCE = 600.0  # seconds that a call may take beyond what is expected of it,
 OVERRUN = 20.0  # and how many times as long
+GOODBYE = b""  # the driver's last word; a pipe that ends without it means that the driver is gone
 PAUSE = 0.5  # seconds until the next try when no process can be started: the fork server, too, may have been killed
 
 _PRELOAD = ["mlmc_dropout.runtime.orphans", "mlmc_dropout.runtime.worker", "torch._dynamo"]  # the last for vmap
@@ -83,7 +84,8 @@ class _Process:
 
     def leave(self) -> None:
         """Have it end by itself."""
-        self._pipe.close()
+        with contextlib.suppress(OSError):  # it is gone already
+            self._pipe.send_bytes(GOODBYE)
 
     def join(self, seconds: float) -> None:
         """Wait for its end, and bring it about if need be."""
@@ -193,7 +195,7 @@ class Processes:
 
 
 def _serve(pipe: Connection, beat: float, scratch: Path | None) -> None:
-    """Run calls until the pipe ends."""
+    """Run calls until the driver says goodbye or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the terminal comes here, too; stopping is the driver's
     lock = threading.Lock()
 
@@ -204,15 +206,22 @@ def _serve(pipe: Connection, beat: float, scratch: Path | None) -> None:
 
     end_with_parent(False)  # from here on it is the driver that matters, not the server
     threading.Thread(target=_keep_alive, args=(say, beat, scratch), daemon=True).start()
-    with contextlib.suppress(EOFError, OSError):  # the driver has closed the pipe, or is gone
-        while True:
-            data = pipe.recv_bytes()
+    try:
+        while (data := pipe.recv_bytes()) != GOODBYE:
             try:
                 function, *arguments = pickle.loads(data)
                 answer: tuple[Any, Exception | None] = function(*arguments), None
             except Exception as error:
                 answer = None, RuntimeError(f"{type(error).__name__}: {error}")
             say(answer)
+    except (EOFError, OSError):
+        _clear(scratch)
+
+
+def _clear(scratch: Path | None) -> None:
+    """Remove what a driver that is gone has left."""
+    if scratch is not None:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _keep_alive(say: Callable[[None], None], every: float, scratch: Path | None) -> None:
@@ -222,6 +231,5 @@ def _keep_alive(say: Callable[[None], None], every: float, scratch: Path | None)
     with contextlib.suppress(OSError):
         while not wait([driver.sentinel], timeout=every):
             say(None)
-    if scratch is not None and wait([driver.sentinel], timeout=0):
-        shutil.rmtree(scratch, ignore_errors=True)
+    _clear(scratch)
     os._exit(1)
