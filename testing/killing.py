@@ -26,7 +26,7 @@ from testing.runs import digest, small
 INTERVAL = 0.1
 TRIAL = 50_000  # passes from which the speed is seen
 LIFE = 0.8  # seconds at most until a kill
-METHODS = ("pooled", "stratified", "control-variate", "mlmc")
+METHODS = ("pooled", "stratified", "control-variate", "mlmc", "effort")
 
 
 def run(folder: Path, method: str, checkpoint: bool, budget: int) -> None:

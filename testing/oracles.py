@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,13 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from mlmc_dropout.methods.base import Estimates, MethodSpec
+from mlmc_dropout.methods.base import BoundMethod, Estimates, MethodSpec
 from mlmc_dropout.methods.states import merge_states
 from mlmc_dropout.sampling.sampler import DropoutSampler
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
 
-__all__ = ["enumerated", "exact_moments", "one_row_many_times", "run_method", "source_of", "z_limit"]
+__all__ = ["enumerated", "exact_moments", "one_row_many_times", "run_method", "source_of", "state_of", "z_limit"]
 
 
 def source_of(model: Any, x: Any, seed: int = 0, **options: Any) -> Source:
@@ -28,12 +29,17 @@ def source_of(model: Any, x: Any, seed: int = 0, **options: Any) -> Source:
 
 def run_method(method: MethodSpec, source: Source, budget: float) -> Estimates:
     """A whole run, without the driver."""
-    plan = method.choose(source, Goal(budget=budget)).bind(source)
-    tasks, done = plan.extend({}, budget)
+    bound = method.choose(source, Goal(budget=budget)).bind(source)
+    return bound.summarise(*state_of(bound, source, budget))
+
+
+def state_of(bound: BoundMethod, source: Source, budget: float) -> tuple[Any, Mapping[str, int]]:
+    """The state of a whole run, and what was done."""
+    tasks, done = bound.extend({}, budget)
     state: Any = None
     for task in tasks:
-        state = merge_states(state, plan.run(source, task))
-    return plan.summarise(state, done)
+        state = merge_states(state, bound.run(source, task))
+    return state, done
 
 
 def one_row_many_times(x: Tensor, times: int) -> Tensor:

@@ -1,8 +1,8 @@
 """A script: runs whose inputs stop one by one are killed again and again, on workers, and resumed to the same bits.
 
-Arguments: folder, number of kills, seed, case ("effort" or "decision"), where ("processes" or "dask"). Each driver is a
-fork of this process with two workers of its own, or a client of one Dask cluster that outlives them all. It is killed
-(SIGKILL) a random moment after its first result has been merged. Prints one JSON line.
+Arguments: folder, number of kills, seed, case ("effort", "levels" or "decision"), where ("processes" or "dask"). Each
+driver is a fork of this process with two workers of its own, or a client of one Dask cluster that outlives them all. It
+is killed (SIGKILL) a random moment after its first result has been merged. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ from mlmc_dropout.runtime.run import Run
 from testing.runs import digest
 
 LIFE = 1.5  # seconds at most from the first result to a kill
-SLOWNESS = {"effort": 0.25, "decision": 0.25}  # seconds that every chunk of passes takes longer
+SLOWNESS = 0.25  # seconds that every chunk of passes takes longer
+_MOMENTS = {"outputs": "logits", "quantities": ("mean", "variance")}
 CASES: dict[str, dict[str, Any]] = {
     "effort": {"method": "pooled", "tolerance": 0.003},
+    "levels": {**_MOMENTS, "method": "control-variate", "tolerance": 0.002},
     "decision": {"outputs": "logits", "decision": "label", "budget": 20_000},
 }
 CLUSTER = """
@@ -137,10 +139,9 @@ def main(folder: Path, kills: int, seed: int, case: str, where: str) -> None:
     assert forked(folder, case, "here", "", None, 0.0)
     (folder / "log").unlink()
     with cluster(where) as address:
-        slow = SLOWNESS[case]
-        while done < kills and not forked(folder, case, where, address, draw.uniform(0.0, LIFE), slow):
+        while done < kills and not forked(folder, case, where, address, draw.uniform(0.0, LIFE), SLOWNESS):
             done += 1
-        assert forked(folder, case, where, address, None, 0.0 if where == "here" else slow)
+        assert forked(folder, case, where, address, None, 0.0 if where == "here" else SLOWNESS)
     found, expected = ((folder / f"digest-{name}").read_text() for name in (where, "here"))
     lines = [line.split() for line in (folder / "log").read_text().splitlines()]
     lives = {pid: settled for pid, _, settled in lines}

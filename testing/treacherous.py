@@ -12,7 +12,7 @@ from mlmc_dropout.runtime import row_by_row as runtime
 from mlmc_dropout.runtime.cohorts import Progress
 from mlmc_dropout.runtime.row_by_row import Choice, RowByRow
 from mlmc_dropout.stopping import goal as stopping
-from mlmc_dropout.stopping.rows import row_factors
+from mlmc_dropout.stopping.rows import Needs, row_factors
 
 __all__ = ["TREACHEROUS", "Both", "Flip", "Gate", "Pool", "inputs", "naive_rule", "plain_errors"]
 
@@ -44,7 +44,9 @@ def naive_rule() -> Iterator[None]:
 
     pilot, stopping.PILOT = stopping.PILOT, NAIVE_PILOT
     RowByRow.choices = naive  # type: ignore[method-assign]
-    runtime.needs_of_rows = lambda goal, parts: [row_factors(goal, part, parts) for part in parts]
+    runtime.needs_of_rows = lambda goal, parts: [
+        Needs(factors, factors, factors) for factors in (row_factors(goal, part, parts) for part in parts)
+    ]
     try:
         yield
     finally:

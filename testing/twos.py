@@ -64,9 +64,8 @@ class BoundTwos(NoRefinement):
     def run(self, source: Source, task: Task) -> TwosState:
         replicates = range(task.first, task.first + task.count)
         parts = (part.passes(task.stream, replicates, range(2)) for _, part in source.parts())
-        return states_beside(
-            TwosState(MomentBlock.of(D.mean(axis=0)), MomentBlock.of(D.var(axis=0, ddof=1))) for D in parts
-        )
+        states = (TwosState(MomentBlock.of(D.mean(axis=0)), MomentBlock.of(D.var(axis=0, ddof=1))) for D in parts)
+        return states_beside(states, source.batch.rows)
 
     def has_estimates(self, state: TwosState | None) -> bool:
         return state is not None

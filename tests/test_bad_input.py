@@ -222,3 +222,40 @@ def test_nan_in_a_later_batch_counts_rows_from_the_beginning(model):
 )
 def test_inputs_that_are_none(model, x, shown):
     assert shown in refused(InputError, model, x, budget=100)
+
+
+def test_a_decision_on_labels_needs_classes(model):
+    assert "decision='label' needs a classifier" in refused(InputError, model, decision="label", budget=100)
+
+
+def test_names_that_are_nearly_right(model):
+    assert "did you mean 'pooled'?" in refused(InputError, model, method="polled", budget=100)
+    assert "did you mean 'entropy'?" in refused(
+        InputError, model, outputs="logits", quantities=("entorpy",), budget=100
+    )
+    with pytest.raises(InputError, match="did you mean 'budget'"):
+        md.Predictor(model, budgt=30)
+
+
+def _image_net(classes: int = 3) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Dropout(0.2), nn.Conv2d(4, classes, 1))
+
+
+def test_classes_along_the_first_axis_of_an_image_are_warned_of():
+    with pytest.warns(md.ModelWarning, match="its 3 classes are along the first axis") as caught:
+        md.estimate(_image_net(), torch.zeros(1, 1, 8, 8), outputs="logits", budget=20, method="pooled")
+    assert caught[0].filename == __file__
+
+
+def test_classes_along_the_last_axis_are_not(recwarn):
+    last = lambda out: out.movedim(1, -1)  # noqa: E731
+    found = md.estimate(_image_net(), torch.zeros(1, 1, 8, 8), outputs="logits", transform=last, budget=20)
+    assert found["label"].value.shape == (1, 8, 8)
+    assert not [w for w in recwarn if "first axis" in str(w.message)]
+
+
+def test_a_loader_that_shuffles_is_warned_of_at_the_callers_line(model):
+    loader = torch.utils.data.DataLoader(torch.zeros(6, 2), batch_size=3, shuffle=True)
+    with pytest.warns(md.ModelWarning, match="shuffles") as caught:
+        md.estimate(model, loader, budget=20, method="pooled")
+    assert caught[0].filename == __file__

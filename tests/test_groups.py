@@ -59,7 +59,9 @@ def test_groups_without_samples_are_left_out():
 def test_rows_and_features_are_chosen_and_joined():
     values = samples(40)
     block = GroupBlock.of(values, 0, 8)
-    joined = GroupBlock.beside([GroupBlock.of(values[:, :1], 0, 8), GroupBlock.of(values[:, 1:], 0, 8)])
+    joined = GroupBlock.of(values[:, :1], 0, 8).room_for(block.rows)
+    for rows in (slice(0, 1), slice(1, None)):
+        GroupBlock.of(values[:, rows], 0, 8).copy_to(joined, rows)
     assert np.array_equal(joined.means, block.means)
     assert np.array_equal(block.select(np.array([1])).means, block.means[:, 1:])
     assert np.array_equal(block.features(slice(1, 3)).means, block.means[..., 1:3])

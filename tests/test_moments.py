@@ -10,7 +10,7 @@ from scipy import stats
 
 from mlmc_dropout import MomentBlock
 from mlmc_dropout.errors import InputError
-from mlmc_dropout.moments import merge_all, running_moments
+from mlmc_dropout.moments import merge_all, recursive_squares, running_moments
 
 FIELDS = ("mean", "s2", "s3", "s4")
 values = st.floats(-1e3, 1e3, allow_subnormal=False)
@@ -132,12 +132,14 @@ def test_float32_samples_are_summed_in_float64():
 
 def test_blocks_beside_each_other_are_the_block_of_all_components():
     samples = np.random.default_rng(0).normal(size=(7, 5, 2))
-    whole, parts = MomentBlock.of(samples), [MomentBlock.of(samples[:, :2]), MomentBlock.of(samples[:, 2:])]
-    joined = MomentBlock.beside(parts)
+    whole, rows = MomentBlock.of(samples), (slice(0, 2), slice(2, None))
+    joined, less = (MomentBlock.of(samples[:, :2], order).room_for(whole.rows) for order in (4, 2))
+    for part in rows:
+        MomentBlock.of(samples[:, part]).copy_to(joined, part)
+        MomentBlock.of(samples[:, part], order=2).copy_to(less, part)
     assert joined.count == whole.count
     for name in ("mean", "s2", "s3", "s4"):
         np.testing.assert_array_equal(getattr(joined, name), getattr(whole, name))
-    less = MomentBlock.beside([MomentBlock.of(samples[:, :2], order=2), MomentBlock.of(samples[:, 2:], order=2)])
     np.testing.assert_array_equal(less.s2, whole.s2)
     assert less.s3 is None
 
@@ -179,3 +181,22 @@ def test_slices_change_no_bit():
             assert getattr(a, name)[row, column] == getattr(alone[0], name)
             assert getattr(merged, name)[row, column] == getattr(alone[0].merge(alone[1]), name)
             assert getattr(running, name)[row, column] == getattr(single, name)[0]
+
+
+def test_how_samples_lie_in_memory_changes_no_bit():
+    x = np.random.default_rng(0).normal(size=(50, 7, 3))
+    turned = np.ascontiguousarray(x.transpose(0, 2, 1)).transpose(0, 2, 1)
+    one, other = MomentBlock.of(x), MomentBlock.of(turned)
+    for name in ("mean", "s2", "s3", "s4"):
+        assert np.array_equal(getattr(one, name), getattr(other, name))
+        assert getattr(other, name).flags.c_contiguous
+
+
+def test_recursive_squares_add_up_and_are_each_unbiased():
+    x = 1e4 + np.random.default_rng(1).standard_exponential((7, 40_000))
+    squares = recursive_squares(x)
+    assert squares.shape == (6, 40_000)
+    np.testing.assert_allclose(squares.sum(axis=0), MomentBlock.of(x).s2, rtol=1e-9)
+    error = squares.std(axis=1) / 200
+    assert np.all(np.abs(squares.mean(axis=1) - 1.0) < 4.5 * error)  # by chance once in 10^4 times
+    assert recursive_squares(x[:1]).shape == (0, 40_000)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import mlmc_dropout as md
-from mlmc_dropout.errors import MissingExtraError, ResultFileError
+from mlmc_dropout.errors import InputError, MissingExtraError, ResultFileError
 from mlmc_dropout.result import variance_rates
 from testing.core_oracle import INPUT, tiny_network, truth
 
@@ -265,3 +265,20 @@ def test_metadata_names_versions_and_settings(results):
     assert meta["versions"]["mlmc_dropout"] == md.__version__ and "torch" in meta["versions"]
     assert meta["ladder"] == [4, 8, 16] and meta["levels"] == "nested"
     assert results["tolerance"].seed == 7 and type(results["tolerance"].seed) is int
+
+
+def test_results_are_saved_where_they_can_be_found(results, tmp_path):
+    with pytest.raises(InputError, match="there is no folder"):
+        results["pooled"].save(tmp_path / "nowhere" / "result")
+    with pytest.raises(InputError, match="to_netcdf"):
+        results["pooled"].save(tmp_path / "result.nc")
+    results["pooled"].save(tmp_path / "result.npz")
+    np.testing.assert_array_equal(md.load_result(tmp_path).mean, results["pooled"].mean)
+
+
+def test_a_quantity_taken_for_an_attribute_is_pointed_to():
+    result = md.estimate(tiny_network(), torch.zeros(1, 1).double(), outputs="binary-logits", budget=64)
+    with pytest.raises(AttributeError, match=r"write result\['entropy'\]"):
+        _ = result.entropy
+    with pytest.raises(AttributeError, match="no attribute 'entropi'"):
+        _ = result.entropi

@@ -222,6 +222,18 @@ def test_equal_counts_are_plain_for_the_mean_but_not_for_the_variance():
 
 
 @given(plans(), moments)
+def test_no_counts_beat_equal_ones_at_the_same_passes(plan, moment):
+    """Variance × passes of Algorithm 1 is least at equal counts, where it is T_L times that of T_L passes."""
+    (ladder, counts), (mu2, mu4) = plan, moment
+    passes, top = theory.cost_spent(ladder, counts, "nested"), ladder[-1]
+    for levels, equal in (
+        (theory.level_variances_mean(ladder, mu2), theory.variance_of_sample_mean(top, mu2)),
+        (theory.level_variances_variance(ladder, mu2, mu4), theory.variance_of_sample_variance(top, mu2, mu4)),
+    ):
+        assert passes * theory.variance_nested(levels, counts) >= top * equal * (1 - 1e-9) - 1e-12
+
+
+@given(plans(), moments)
 def test_coupling_reduces_every_level_variance(plan, moment):
     """Increments from separate passes have larger variances, and cost more."""
     (ladder, counts), (mu2, mu4) = plan, moment

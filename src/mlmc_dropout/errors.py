@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,6 +40,32 @@ def add_note_once(error: Exception, text: str) -> None:
     """
     if not isinstance(error, MLMCDropoutError) and text not in getattr(error, "__notes__", ()):
         error.add_note(text)
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """A hint at the known name that is most like another.
+
+    Args:
+        name: What was given.
+        known: What there is.
+
+    Returns:
+        As in `` (did you mean 'pooled'?)``; empty if nothing is like it.
+
+    Examples:
+        >>> did_you_mean("polled", ["auto", "pooled"]), did_you_mean("x", ["auto"])
+        (" (did you mean 'pooled'?)", '')
+    """
+    found = difflib.get_close_matches(str(name), list(known), 1)
+    return f" (did you mean {found[0]!r}?)" if found else ""
+
+
+def level_of_caller() -> int:
+    """The ``stacklevel`` of a warning that shall point to the first caller outside this package."""
+    level, frame = 2, sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("mlmc_dropout"):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 class InputError(MLMCDropoutError, ValueError):

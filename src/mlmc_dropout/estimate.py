@@ -17,7 +17,8 @@ from mlmc_dropout.methods.mlmc.adaptive import Adaptive
 from mlmc_dropout.methods.mlmc.ladder import Ladder
 from mlmc_dropout.methods.registry import make_method
 from mlmc_dropout.moments import Moments
-from mlmc_dropout.quantities.outputs import OutputKind
+from mlmc_dropout.quantities.class_axis import check_class_axis, warn_of_class_axis
+from mlmc_dropout.quantities.outputs import CLASS_OUTPUTS, OutputKind
 from mlmc_dropout.quantities.quantile import LOCATION_PASSES
 from mlmc_dropout.quantities.questions import Asked, Questions, questions_for
 from mlmc_dropout.quantities.shares import Above
@@ -30,7 +31,7 @@ from mlmc_dropout.runtime.scheduler import run_all
 from mlmc_dropout.runtime.screening import SCREENING, Screen, both, with_candidates
 from mlmc_dropout.runtime.signals import ending_by_exception
 from mlmc_dropout.sampling.inputs import Batch
-from mlmc_dropout.sampling.outputs import Transform
+from mlmc_dropout.sampling.outputs import Structure, Transform
 from mlmc_dropout.sampling.sampler import DEFAULT_MEMORY_LIMIT, DropoutSampler
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.decisions import TopK, decision_for
@@ -57,6 +58,7 @@ def estimate(
     target: Literal["mean", "variance"] = "mean",
     moments: Moments | Literal["pilot"] | None = None,
     outputs: OutputKind = "values",
+    class_axis: int | None = None,
     quantities: Sequence[Asked] | Asked | None = None,
     budget: float | None = None,
     tolerance: float | None = None,
@@ -105,6 +107,8 @@ def estimate(
         outputs: What the network returns: "values", or "logits" (softmax over the last axis), "binary-logits",
             "probabilities", "mean-variance", "mean-log-variance". Mean and variance are then those of the
             probabilities, or of the means.
+        class_axis: The axis of "logits" or "probabilities" that holds the classes, inputs being axis 0: 1 for images
+            of shape (N, C, H, W). Results have the classes last. ``None``: the last axis, with a warning for images.
         quantities: What is wanted beside mean and variance, as ``result["entropy"]``: names ("std", "entropy",
             "expected_entropy", "mutual_information", "votes", "label", "aleatoric_variance", "epistemic_variance",
             "total_variance"), ``md.Above(c)``, ``md.Quantile(q)``, or ``md.Quantity``; ``None``: all that such outputs
@@ -156,7 +160,7 @@ def estimate(
         >>> result.mean.shape, result.cost, result.status.name
         ((5, 1), 1000, 'COMPLETED')
     """
-    questions = questions_for(outputs, quantities)
+    questions = replace(questions_for(outputs, quantities), class_axis=check_class_axis(class_axis, outputs))
     decided = _decision(decision, confidence, familywise)
     questions = questions if decided is None else _asking_for(decision, questions)
     spec = _method(method, ladder, counts, levels, target, moments, _mean_only(quantities, tolerance_variance))
@@ -227,6 +231,7 @@ class _Opening:
     def run(self, batch: Batch, goal: Goal, first_row: int, numbers: torch.Tensor | None = None) -> Run:
         """The run of one batch, with the numbers of its rows where these are not consecutive."""
         program = self.sampler.prepare(batch)
+        self._look_at_axes(program.structure)
         source = Source(self.sampler, program, batch, self.seed, first_row, self.chunk, numbers=numbers)
         apart = program.rows_split and batch.rows > 1
         own = goal if apart or goal.decision is not None else replace(goal, adaptive=False)
@@ -240,6 +245,12 @@ class _Opening:
         run = Run(self.opened, source, self.method, own, saved)
         self.opened += 1
         return run
+
+    def _look_at_axes(self, structure: Structure) -> None:
+        """Say once which axis was taken for the classes, if it is likely to be another."""
+        questions, leaves = self.sampler.questions, structure.names()
+        if not self.opened and len(leaves) == 1:
+            warn_of_class_axis(leaves[0][1], questions.outputs, questions.class_axis)
 
 
 def _too_small_to_share(goal: Goal, method: Method) -> bool:
@@ -316,6 +327,12 @@ def _asking_for(decision: Any, questions: Questions) -> Questions:
     """The questions with those that a decision rests on."""
     if decision == "label":
         wanted: Any = "label"
+        if questions.outputs not in CLASS_OUTPUTS:
+            kinds = ", ".join(map(repr, CLASS_OUTPUTS))
+            raise InputError(
+                f"decision='label' needs a classifier: say what it returns by outputs= ({kinds}); got outputs="
+                f"{questions.outputs!r}"
+            )
     elif isinstance(decision, TopK) and decision.by not in ("mean", "variance"):
         wanted = decision.by
     else:
@@ -385,11 +402,17 @@ def _check_affordable(spec: MethodSpec, goal: Goal) -> None:
     min_cost = spec.min_cost()
     if goal.budget is not None and goal.budget < min_cost:
         raise AllocationError(
-            f"a budget of {goal.budget:g} passes is too small for method={spec.name!r} with {spec.describe()}: "
-            f"the cheapest feasible plan costs {min_cost} passes per input"
+            f"a budget of {goal.budget:g} passes is too small for method={spec.name!r}{_settings_of(spec)}: the"
+            f" cheapest feasible plan costs {min_cost} passes per input"
         )
     if spec.fixed_counts and goal.has_tolerance:
         raise InputError("counts= fixes the passes and tolerance= asks for as many as needed; give one of them")
+
+
+def _settings_of(spec: MethodSpec) -> str:
+    """As in `` with ladder=(4, 8, 16)``; nothing for a method without settings."""
+    settings = ", ".join(f"{name}={value!r}" for name, value in spec.describe().items())
+    return f" with {settings}" if settings else ""
 
 
 def _chunk(chunk: Any) -> int | None:

@@ -7,7 +7,6 @@ out one group after the other (``quantities.jackknife``), in memory that does no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,24 +54,40 @@ class GroupBlock:
         """
         counts = np.zeros(groups, dtype=np.int64)
         means = np.zeros((groups, *samples.shape[1:]))
+        rounds, rest = divmod(len(samples), groups)
+        whole = samples[: rounds * groups].reshape(rounds, groups, *samples.shape[1:])
+        sums = np.add.reduce(whole, axis=0) if rounds else np.zeros_like(means)
         for offset in range(min(groups, len(samples))):
-            members = samples[offset::groups]
             group = (first + offset) % groups
-            counts[group] = len(members)
-            means[group] = members[0] if len(members) == 1 else members.mean(axis=0)
+            counts[group] = rounds + (offset < rest)
+            total = sums[offset] + samples[rounds * groups + offset] if offset < rest else sums[offset]
+            np.divide(total, counts[group], out=means[group])
         return cls(counts, means)
 
-    @classmethod
-    def beside(cls, blocks: Sequence[GroupBlock]) -> GroupBlock:
-        """Join blocks of the same samples of different rows.
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return int(self.means.shape[1])
+
+    def room_for(self, rows: int) -> GroupBlock:
+        """A block of as many samples of more rows, to be filled by :meth:`copy_to`.
 
         Args:
-            blocks: The blocks, at least one.
+            rows: Number of its rows.
 
         Returns:
-            The joint block, rows in the given order.
+            The block, with arbitrary numbers.
         """
-        return cls(blocks[0].counts, np.concatenate([block.means for block in blocks], axis=1))
+        return GroupBlock(self.counts, np.empty((len(self.means), rows, *self.means.shape[2:])))
+
+    def copy_to(self, whole: GroupBlock, rows: slice) -> None:
+        """Copy the numbers to some rows of another block.
+
+        Args:
+            whole: A block made by :meth:`room_for`.
+            rows: Places of these rows in it.
+        """
+        whole.means[:, rows] = self.means
 
     @property
     def count(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mlmc_dropout.errors import InputError
 
-__all__ = ["MomentBlock", "Moments", "merge_all", "running_moments", "slices"]
+__all__ = ["MomentBlock", "Moments", "merge_all", "recursive_squares", "running_moments", "slices"]
 
 Array = NDArray[np.float64]
 
@@ -99,40 +99,66 @@ class MomentBlock:
         x = np.asarray(samples)
         if not len(x):
             return cls.empty(x.shape[1:])
-        columns = x.reshape(len(x), -1)
-        parts = slices(columns.shape[1], max(1, _SAMPLES // len(x)))
-        return cls._joined(x.shape[1:], ((part, cls._of_columns(columns[:, part], order)) for part in parts))
+        axes = sorted(range(1, x.ndim), key=lambda axis: -abs(x.strides[axis]))  # as they lie in memory
+        laid = x.transpose(0, *axes)
+        columns = laid.reshape(len(x), -1)
+        at_once = max(1, _SAMPLES // len(x))
+        if columns.shape[1] <= at_once:
+            block = cls._of_columns(columns, order).reshape(laid.shape[1:])
+        else:
+            parts = slices(columns.shape[1], at_once)
+            block = cls._joined(laid.shape[1:], ((part, cls._of_columns(columns[:, part], order)) for part in parts))
+        if axes == sorted(axes):
+            return block
+        back = np.argsort(axes)
+        return cls(block.count, *(np.ascontiguousarray(values.transpose(back)) for values in block._arrays()))
 
     @classmethod
     def _of_columns(cls, samples: NDArray[Any], order: int) -> MomentBlock:
         """The block of samples (samples, components)."""
-        # Sums run over the last, contiguous axis: their order, hence their last bits, are then the
-        # same for one component as for many.
-        x = np.ascontiguousarray(samples.T, dtype=np.float64)
-        rough = x.mean(axis=-1, keepdims=True)
-        mean = rough + (x - rough).mean(axis=-1, keepdims=True)  # removes the rounding of the first mean
-        d = x - mean
+        # Sums run over the first axis, sample by sample: their order, hence their last bits, are then the same for
+        # two components as for many. NumPy would add up those of a single one in another order.
+        alone = samples.shape[1] == 1
+        x = np.repeat(samples, 2, axis=1) if alone else samples
+        n = len(x)
+        rough = np.add.reduce(x, axis=0, dtype=np.float64) / n
+        d = np.subtract(x, rough, dtype=np.float64)
+        rest = np.add.reduce(d, axis=0) / n  # the rounding of the first mean
+        d -= rest
         square = d * d
-        block = cls(x.shape[-1], mean[..., 0], square.sum(axis=-1))
-        if order == 2:
-            return block
-        return replace(block, s3=(square * d).sum(axis=-1), s4=(square * square).sum(axis=-1))
+        sums = [rough + rest, np.add.reduce(square, axis=0)]
+        if order == 4:
+            d *= square
+            sums.append(np.add.reduce(d, axis=0))
+            square *= square
+            sums.append(np.add.reduce(square, axis=0))
+        return cls(n, *(values[:1] if alone else values for values in sums))
 
-    @classmethod
-    def beside(cls, blocks: Sequence[MomentBlock]) -> MomentBlock:
-        """Join blocks of different components, all with the same number of samples.
+    @property
+    def rows(self) -> int:
+        """Length of the first axis of the components."""
+        return len(self.mean)
+
+    def room_for(self, rows: int) -> MomentBlock:
+        """A block of as many samples of more rows, to be filled by :meth:`copy_to`.
 
         Args:
-            blocks: The blocks, at least one; their components are joined along the first axis.
+            rows: Length of the first axis of its components.
 
         Returns:
-            The joint block.
+            The block, with arbitrary numbers.
         """
-        if len(blocks) == 1:
-            return blocks[0]
-        names = ("mean", "s2") if blocks[0].s3 is None else ("mean", "s2", "s3", "s4")
-        parts = ([getattr(block, name) for block in blocks] for name in names)
-        return cls(blocks[0].count, *map(np.concatenate, parts))
+        return MomentBlock(self.count, *(np.empty((rows, *values.shape[1:])) for values in self._arrays()))
+
+    def copy_to(self, whole: MomentBlock, rows: slice) -> None:
+        """Copy the numbers to some rows of another block.
+
+        Args:
+            whole: A block made by :meth:`room_for`.
+            rows: Places of these rows in it.
+        """
+        for target, values in zip(whole._arrays(), self._arrays(), strict=True):
+            target[rows] = values
 
     def select(self, rows: NDArray[np.integer[Any]]) -> MomentBlock:
         """The same samples of some rows.
@@ -144,6 +170,17 @@ class MomentBlock:
             Their block.
         """
         return MomentBlock(self.count, *(values[rows] for values in self._arrays()))
+
+    def features(self, columns: slice) -> MomentBlock:
+        """The same samples of some components, along the last axis.
+
+        Args:
+            columns: Which.
+
+        Returns:
+            Their block.
+        """
+        return MomentBlock(self.count, *(values[..., columns] for values in self._arrays()))
 
     def merge(self, other: MomentBlock) -> MomentBlock:
         """The block of both sets of samples.
@@ -249,6 +286,29 @@ class MomentBlock:
         if self.s4 is None:
             raise InputError("this block was made with order=2 and has no fourth powers: use MomentBlock.of(samples)")
         return self.s4
+
+
+def recursive_squares(samples: ArrayLike) -> Array:
+    """Squared deviations of samples from the mean of those before, each an unbiased estimate of the variance.
+
+    With m_r the mean of the first r samples, (x_{r+1} − m_r)² r/(r+1); they add up to Σ (x − mean)². For Gaussian
+    samples they are independent of each other (recursive residuals, Brown, Durbin & Evans 1975).
+
+    Args:
+        samples: Samples along the first axis.
+
+    Returns:
+        One estimate for every sample but the first.
+
+    Examples:
+        >>> float(recursive_squares([1.0, 2.0, 4.0, 9.0]).sum()), float(MomentBlock.of([1.0, 2.0, 4.0, 9.0]).s2)
+        (38.0, 38.0)
+    """
+    x = np.asarray(samples, dtype=np.float64)
+    x = x - x[:1]
+    before = np.arange(1, len(x), dtype=np.float64).reshape(-1, *(1,) * (x.ndim - 1))
+    deviations = x[1:] - np.cumsum(x[:-1], axis=0) / before
+    return np.asarray(np.square(deviations) * (before / (before + 1)))
 
 
 def running_moments(chunks: Iterable[NDArray[Any]]) -> MomentBlock:

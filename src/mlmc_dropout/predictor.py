@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlmc_dropout.errors import InputError
+from mlmc_dropout.errors import InputError, did_you_mean
 from mlmc_dropout.estimate import estimate
 from mlmc_dropout.quantities.storage import columns
 from mlmc_dropout.result import Result
@@ -49,14 +49,19 @@ class Predictor:
     def __init__(self, model: Callable[..., Any], **settings: Any) -> None:
         unknown = [name for name in settings if name not in (estimate.__kwdefaults__ or {})]
         if unknown:
-            raise InputError(f"unknown settings {unknown}; those of a Predictor are the named arguments of estimate")
+            hint = did_you_mean(unknown[0], estimate.__kwdefaults__ or {})
+            raise InputError(
+                f"unknown settings {unknown}{hint}; those of a Predictor are the named arguments of estimate"
+            )
         for name in _NOT_FOR_BATCHES:
             if name in settings:
                 raise InputError(f"{name}= is for one long run, not for batch after batch; use estimate")
         if all(
             settings.get(name) is None for name in ("budget", "tolerance", "tolerance_variance", "counts", "decision")
         ):
-            raise InputError("give a stop rule: budget= (passes per input), tolerance= or tolerance_variance=")
+            raise InputError(
+                "give a stop rule: budget= (passes per input), tolerance=, tolerance_variance= or decision="
+            )
         self.model = model
         self.settings = settings
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlmc_dropout import theory
-from mlmc_dropout.errors import MissingExtraError, ResultFileError
+from mlmc_dropout.errors import InputError, MissingExtraError, ResultFileError
 from mlmc_dropout.files import read_archive, write_archive
 from mlmc_dropout.quantities.base import QuantityEstimate
 from mlmc_dropout.quantities.storage import FIELDS, columns, pack, unpack
@@ -25,6 +25,12 @@ __all__ = ["LevelStats", "Result", "Status", "load_result", "unreliable"]
 FORMAT = 3
 EQUAL = 2  # the format before, in which all inputs had the same passes
 UNSIGNED = 1  # the one before that, without a digest of the contents
+_OTHER_FILES = {
+    ".nc": "result.to_xarray().to_netcdf(path)",
+    ".csv": "result.to_dataframe().to_csv(path)",
+    ".json": "result.to_dataframe().to_json(path)",
+    ".parquet": "result.to_dataframe().to_parquet(path)",
+}
 MAX_COST = 1e18  # passes
 SETTLED = 0.99  # confidence from which on a label is taken as settled
 
@@ -188,13 +194,23 @@ class Result:
         known = ", ".join(("mean", "variance", "std", *self.quantities))
         raise KeyError(f"no quantity {name!r} in this result, which has {known}; ask for it with quantities=")
 
+    def __getattr__(self, name: str) -> Any:
+        """Called for what is no attribute: tells where quantities are."""
+        if not name.startswith("_") and name != "quantities" and name in self.quantities:
+            raise AttributeError(f"quantities are items: write result[{name!r}]")
+        raise AttributeError(f"a Result has no attribute {name!r}")
+
     def _std(self) -> QuantityEstimate:
-        """√V without its first bias −Var V/(8 V^1.5), and its standard error by the delta method."""
+        """√V without its first bias −Var V/(8 V^1.5), and its standard error by the delta method.
+
+        The bias is removed where V is known to better than half of itself: errors that allow for rare passes are too
+        wide for it elsewhere.
+        """
         values, errors = [], []
         for variance, stderr in zip(leaves(self.variance), leaves(self.variance_stderr), strict=True):
             root = np.sqrt(np.maximum(variance, 0.0))
             with np.errstate(divide="ignore", invalid="ignore"):
-                values.append(root + np.where(variance > stderr, np.square(stderr) / (8 * root**3), 0.0))
+                values.append(root + np.where(variance > 2 * stderr, np.square(stderr) / (8 * root**3), 0.0))
                 errors.append(np.where(variance > stderr, stderr / (2 * root), np.sqrt(stderr)))
         rows = len(values[0])
         value, stderr = (
@@ -213,8 +229,12 @@ class Result:
 
         Returns:
             The path of the file written.
+
+        Raises:
+            InputError: If there is no such folder, or the suffix is that of another kind of file.
         """
         path = _npz(path)
+        check_place(path)
         arrays = {
             name: _matrix(self.structure, getattr(self, name)) for name in _ARRAYS if getattr(self, name) is not None
         }
@@ -329,7 +349,7 @@ def load_result(path: str | os.PathLike[str]) -> Result:
     """Read a result written by :meth:`Result.save`; nothing in the file is executed.
 
     Args:
-        path: The file; the suffix ``.npz`` may be left out.
+        path: The file, whose suffix ``.npz`` may be left out, or a folder that ``mlmc-dropout estimate`` has written.
 
     Returns:
         The result.
@@ -338,6 +358,8 @@ def load_result(path: str | os.PathLike[str]) -> Result:
         ResultFileError: If the file is missing, damaged, of another kind or of a newer format.
     """
     path = Path(path) if Path(path).exists() else _npz(path)  # ``save`` adds the suffix
+    if path.is_dir():  # a folder that the command ``estimate`` has written
+        path = path / "result.npz"
     try:
         header, arrays = read_archive(path, {UNSIGNED: False, EQUAL: True, FORMAT: True})
         if header["format"] not in (UNSIGNED, EQUAL, FORMAT):
@@ -455,8 +477,24 @@ def _class_axes(structure: Structure, values: NDArray[Any], names: Iterable[str]
     )
 
 
+def check_place(path: Path) -> None:
+    """Refuse a file in a folder that is not there.
+
+    Args:
+        path: The file.
+
+    Raises:
+        InputError: If its folder does not exist.
+    """
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{str(path)!r}: there is no folder {str(path.parent)!r}; make it first")
+
+
 def _npz(path: str | os.PathLike[str]) -> Path:
     path = Path(path)
+    other = _OTHER_FILES.get(path.suffix)
+    if other is not None:
+        raise InputError(f"{str(path)!r}: results are saved as .npz files; use {other}")
     return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
 
 
@@ -527,13 +565,13 @@ def _lines(result: Result) -> list[str]:
     ]
     lines += _quantity_lines(result.quantities)
     if result.method != "pooled":
-        worth = [_passes(passes) for passes in plain_passes(result)]
+        worth = [passes_in_words(passes) for passes in plain_passes(result)]
         lines.append(f"  as good as {worth[0]} passes of plain Monte Carlo for the mean, {worth[1]} for the variance")
     if result.S2_mean is not None:
         lines.append(
             f"  paper's S²: mean {_finite_mean(result.S2_mean):.3g}, variance {_finite_mean(result.S2_variance):.3g}"
         )
-    if result.levels:
+    if result.method == "mlmc":
         lines += ["", *level_table(result.levels)]
     if len(result.levels) > 2:
         rate_Y, rate_V = variance_rates(result.levels)
@@ -555,11 +593,18 @@ def _quantity_lines(quantities: Mapping[str, QuantityEstimate]) -> Iterator[str]
         yield f"  {unsettled} of {label.confidence.size} labels are not settled: their confidence is below {SETTLED:g}"
 
 
-def _passes(passes: float) -> str:
+def passes_in_words(passes: float) -> str:
     """A number of passes, to three digits.
 
-    >>> _passes(12.345), _passes(141674.8), _passes(float("inf"))
-    ('12.3', '142000', 'more than ten million')
+    Args:
+        passes: The number.
+
+    Returns:
+        The text.
+
+    Examples:
+        >>> passes_in_words(12.345), passes_in_words(141674.8), passes_in_words(float("inf"))
+        ('12.3', '142000', 'more than ten million')
     """
     if passes >= 1e7:
         return "more than ten million"

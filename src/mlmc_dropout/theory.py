@@ -326,9 +326,9 @@ def variance_nested(level_variances: ArrayLike, counts: Sequence[int] | Array) -
 
     Increments of nested samples are uncorrelated with each other, and the covariance of level 0
     with Δ_ℓ is −v_ℓ, hence  Var = v_0/M_0 + Σ v_ℓ/M_ℓ − 2 Σ_{ℓ≥1} v_ℓ / max(M_0, M_ℓ).
-    It is least at equal counts M. The estimator of the mean is then the plain average of all M·T_L passes; that of the
-    variance is the average of M sample variances V(T_L), whose variance is a little above that of the sample variance
-    of all passes together.
+    Among plans that spend the same passes it is least at equal counts M. The estimator of the mean is then the plain
+    average of all M·T_L passes; that of the variance is the average of M sample variances V(T_L), whose variance is a
+    little above that of the sample variance of all passes together.
 
     Args:
         level_variances: v_ℓ, with the level as first axis.

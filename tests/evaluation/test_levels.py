@@ -61,14 +61,19 @@ def test_antithetic_halves_beat_plain_differences() -> None:
 
 def test_states_merge_to_the_state_of_all_samples() -> None:
     rng = np.random.default_rng(0)
-    f, delta, plain, half = (rng.normal(size=(50, k)) for k in (2, 2, 2, 4))
-    parts = [LevelState.of(f[s], delta[s], plain[s], half[s]) for s in (slice(0, 7), slice(7, 8), slice(8, 50))]
-    whole = LevelState.of(f, delta, plain, half)
+    f, delta, plain, below, half = (rng.normal(size=(50, k)) for k in (2, 2, 2, 2, 4))
+    parts = [
+        LevelState.of(f[s], delta[s], plain[s], below[s], half[s]) for s in (slice(0, 7), slice(7, 8), slice(8, 50))
+    ]
+    whole = LevelState.of(f, delta, plain, below, half)
     merged = LevelState.empty(2).merge(parts[0]).merge(parts[1].merge(parts[2]))
     for name, values in whole.arrays().items():
         assert_allclose(merged.arrays()[name], values, rtol=1e-11, atol=1e-11)
     back = LevelState.from_arrays(whole.arrays())
     assert_allclose(back.covariance, np.cov(np.concatenate([f, delta], axis=1).T), rtol=1e-11)
+    means, covariance = merged.pair(1)
+    assert_allclose(means, [delta[:, 1].mean(), below[:, 1].mean()], rtol=1e-11)
+    assert_allclose(covariance, np.cov(delta[:, 1], below[:, 1]), rtol=1e-11)
 
 
 def test_designs_have_the_right_law_and_less_noise(enumerated: Enumerated) -> None:

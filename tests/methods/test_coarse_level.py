@@ -12,6 +12,7 @@ from mlmc_dropout.methods import auto, coarse_level, coarse_pilot
 from mlmc_dropout.methods.auto import Auto
 from mlmc_dropout.methods.coarse_level import DESIGN, CoarseLevel, CoarseRows, coarse_features
 from mlmc_dropout.methods.coarse_pilot import SHARE, affordable_coarse_look, coarse_look
+from mlmc_dropout.methods.coarse_time import times
 from mlmc_dropout.methods.pooled import Pooled
 from mlmc_dropout.quantities.questions import questions_for
 from mlmc_dropout.stopping.goal import Goal
@@ -26,6 +27,8 @@ def cheap(monkeypatch):
     """A sample of the coarse level costs a hundredth of a pass, as in networks of the usual size."""
     for module in (coarse_level, coarse_pilot, auto):
         monkeypatch.setattr(module, "coarse_cost", lambda source, outputs=None: 0.01)
+    for module in (coarse_pilot, auto):
+        monkeypatch.setattr(module, "time_of_sample", lambda source, outputs=None: 0.01)
 
 
 def source(model=None, rows=4, seed=0, quantities=None, **options):
@@ -119,6 +122,35 @@ def test_auto_takes_the_coarse_level_where_it_pays_and_says_so(cheap):
     assert result.method == "control-variate"
     assert any("auto chose the expansion" in note for note in result.notes)
     assert any("samples of the expansion" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(("time", "reason"), [(0.1, "nothing else is worth"), (0.5, "passes cost hardly more")])
+def test_auto_does_not_take_it_where_it_takes_more_time_than_it_saves(cheap, monkeypatch, time, reason):
+    for module in (coarse_pilot, auto):
+        monkeypatch.setattr(module, "time_of_sample", lambda source, outputs=None: time)
+    monkeypatch.setattr(auto, "LEAST_OF_BOTH", 1000.0 if time < 0.2 else 1.1)
+    result = md.estimate(last_layer_only(), INPUT.repeat(8, 1), outputs="logits", budget=1000)
+    assert result.method == "pooled" and any(reason in note for note in result.notes)
+
+
+def test_less_coarse_samples_where_they_take_time(cheap, monkeypatch):
+    here = source(rows=4)
+    size = affordable_coarse_look(here, Goal(budget=2000))
+    ratios = []
+    for time in (0.01, 0.1):
+        monkeypatch.setattr(coarse_pilot, "time_of_sample", lambda source, outputs=None, time=time: time)
+        look = coarse_look(here, size, by_time=True)
+        ratios.append(look.ratio)
+        fast, slow = look.at(2000), look.in_time(2000)
+        assert time == 0.01 or max(slow) < max(fast)
+    assert ratios[1] < ratios[0] and coarse_look(here, size).ratio == ratios[0]
+
+
+def test_times_of_samples_grow_with_what_is_read_and_expanded():
+    small, wide = (source(small_net(3, units=units, rates=(0.3, 0.3))) for units in ((5, 4), (60, 40)))
+    more = source(small_net(3), quantities=("entropy", "quantile_0.5"))
+    assert times(wide)[0] > times(small)[0] and times(wide)[1] > times(small)[1]
+    assert times(more)[1] > times(source(small_net(3)))[1]
 
 
 def test_the_pilot_predicts_the_gain(cheap):

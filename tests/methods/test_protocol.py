@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import mlmc_dropout as md
+from mlmc_dropout.methods import states as carried
 from mlmc_dropout.methods.base import BoundMethod
 from mlmc_dropout.methods.mlmc.adaptive import Adaptive
 from mlmc_dropout.methods.registry import SPECS, make_method
-from mlmc_dropout.methods.states import merge_states, to_blocks
+from mlmc_dropout.methods.states import merge_next, merge_states, to_blocks
 from mlmc_dropout.runtime.run import Run
 from mlmc_dropout.sampling.sampler import DropoutSampler
 from mlmc_dropout.sampling.source import Source
@@ -56,6 +57,13 @@ def _from_left(states: list[Any]) -> Any:
     return state
 
 
+def _block_by_block(states: list[Any]) -> Any:
+    state, waiting = None, list(states)
+    while waiting:
+        state = merge_next(state, waiting)
+    return state
+
+
 def _by_halves(states: list[Any]) -> Any:
     middle = len(states) // 2
     return merge_states(_from_left(states[:middle]), _from_left(states[middle:]))
@@ -83,6 +91,16 @@ def test_states_merge_in_any_grouping(name: str) -> None:
     for field in ("mean", "variance", "mean_stderr", "variance_stderr"):
         a, b = (getattr(bound.summarise(state, done), field) for state in (one, other))
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_large_states_merge_to_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carried, "_LARGE", 0)
+    source = _source("mlp")
+    bound = _bound(name, source)
+    one, other = (to_blocks(_run(bound, source, merge)[0]) for merge in (_from_left, _block_by_block))
+    assert [*one] == [*other]
+    assert all(np.array_equal(getattr(one[key], f), getattr(other[key], f)) for key in one for f in one[key].__slots__)
 
 
 @pytest.mark.parametrize("name", NAMES)

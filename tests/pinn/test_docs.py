@@ -1,8 +1,12 @@
-"""The numbers in the documentation are those of the files they are said to come from."""
+"""The numbers in the documentation are those of the files they are said to come from.
+
+These tests read committed files again; nothing is trained or timed. ``test_pretrained.py`` runs the networks.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -11,6 +15,7 @@ import pytest
 from mlmc_dropout.pinn import pretrained
 from mlmc_dropout.pinn.config import dump
 from mlmc_dropout.pinn.evaluation import grid
+from mlmc_dropout.reproduction import EXPERIMENTS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "pinn.md").read_text(encoding="utf-8")
@@ -58,6 +63,38 @@ def test_the_table_of_settings_is_complete_and_that_of_the_run(name: str, unused
     assert config(name) == config(name) | {"seed": "0"}
 
 
+def evaluation_settings() -> dict[str, str]:
+    """Experiment and key -> our value, from the table of the evaluation."""
+    section = PAGE.split("### Evaluation\n\n", 1)[1].split("\n\n", 1)[0]
+    cells = [re.split(r"(?<!\\)\|", line.strip("|")) for line in section.splitlines()]
+    return {key: row[-1].strip() for row in cells for key in re.findall(r"`([^`]+)`", row[1])}
+
+
+def profile_settings() -> dict[str, str]:
+    """The same from the paper profiles of the experiments that the paper has; how lists are written is the page's."""
+    return {
+        f"{name}.{key}": ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        for name, experiment in EXPERIMENTS.items()
+        if name != "H"
+        for key, value in experiment.profiles["paper"].items()
+    }
+
+
+# Seeds, and what is measured beside the paper's own numbers.
+BESIDE = {"seed", "moment_passes", "plan_repetitions", "fidelity_untrained"}
+
+
+def test_the_table_of_the_evaluation_is_complete_and_that_of_the_profiles() -> None:
+    wanted = {key: value for key, value in profile_settings().items() if key.split(".")[1] not in BESIDE}
+    assert evaluation_settings() == wanted
+
+
+def test_a_wrong_setting_of_the_evaluation_is_noticed() -> None:
+    """Negative control: quick profiles are not those of the table."""
+    quick = {name: experiment.profiles["quick"] for name, experiment in EXPERIMENTS.items()}
+    assert evaluation_settings()["F3.count"] != str(quick["F3"]["count"])
+
+
 def test_a_wrong_setting_is_noticed() -> None:
     """Negative control: the tables of the two problems do not fit each other's runs."""
     table = settings("boundary-layer")
@@ -74,6 +111,19 @@ def test_other_seeds() -> None:
         deviations = [f"{spread[out]:.4f}" if out in spread else "–" for out in "uf"]
         omega = getattr(run.problem, "omega", "–")
         assert [f"`{name}`", str(run.config.epochs), omega, *percent, *deviations] in rows()
+
+
+def test_what_is_said_of_the_target_and_of_the_length_of_training() -> None:
+    """A scalar ω hardly changes the spread at equal length; a tenth of the epochs more than triples that of f."""
+    scalar = pretrained("source-inference-scalar-omega")
+    inverse = [pretrained(path.name) for path in scalar.path.parent.iterdir() if path.name.startswith("source")]
+    equal = [run for run in inverse if run.config.epochs == scalar.config.epochs and run.problem.omega == "point"]
+    assert equal and scalar.config.epochs == 20_000
+    longest = pretrained("source-inference").summary["rms_std"]["f"]
+    for run in equal:
+        for output, spread in run.summary["rms_std"].items():
+            assert scalar.summary["rms_std"][output] == pytest.approx(spread, rel=0.15)
+        assert run.summary["rms_std"]["f"] > 3 * longest
 
 
 def test_the_spread_that_was_reached() -> None:

@@ -1,4 +1,4 @@
-"""The weights that come with the library: trained by the paper's settings, and as close as the docs say."""
+"""The weights that come with the library: with the settings of the paper profile, as close as the docs say."""
 
 from __future__ import annotations
 

@@ -88,7 +88,9 @@ def test_settled_labels_are_said_to_be(tmp_path):
         sure = net(3)
         sure[-1].bias.copy_(torch.tensor([9.0, 0.0, -9.0]))
     result = md.estimate(sure, X, outputs="logits", budget=64, method="pooled")
-    assert "All 24 labels are settled" in page(tmp_path, result)
+    text = page(tmp_path, result)
+    assert "of 24: more passes would not change them" in text and "Labels that are not settled" not in text
+    assert result["label"].reliable.all()  # although their probabilities are not
 
 
 def test_the_rejection_curve_follows_the_entropy(classes, tmp_path):

@@ -28,8 +28,8 @@ ALWAYS = ["found", "next", "bands", "asked", "again"]
 SECTIONS = {  # those that apply, in order
     "pooled": ALWAYS,
     "mlmc": ["found", "next", "bands", "cost", "levels", "allocation", "notes", "asked", "again"],
-    "stratified": ["found", "next", "bands", "cost", "levels", "notes", "asked", "again"],
-    "control-variate": ["found", "next", "bands", "cost", "levels", "notes", "asked", "again"],
+    "stratified": ["found", "next", "bands", "cost", "notes", "asked", "again"],
+    "control-variate": ["found", "next", "bands", "cost", "notes", "asked", "again"],
 }
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="

@@ -146,7 +146,9 @@ def test_spread_that_knows_where_the_model_is_wrong() -> None:
         ({"labels": np.zeros(3, int)}, "3 labels for 5 results"),
         ({"labels": np.array([0, 1, 2, 1, 7])}, "label 7"),
         ({"labels": np.zeros((5, 2))}, "labels of shape"),
-        ({"labels": ["a"] * 5}, "labels are numbers"),
+        ({"labels": ["a"] * 5}, "labels are names, as 'a'"),
+        ({"labels": ["a"] * 5, "class_names": ["b", "c", "d"]}, "'a' is none of the class names"),
+        ({"labels": [None] * 5}, "labels are numbers or names"),
         ({"class_names": ["a", "b"]}, "2 class names for 3"),
     ],
 )

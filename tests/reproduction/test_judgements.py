@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +14,9 @@ import pytest
 
 from mlmc_dropout.reproduction import EXPERIMENTS, fixed_cost, logit_model, plans, rates, separate_runs
 from mlmc_dropout.reproduction.cost_curves import KEYS, LABELS
+from mlmc_dropout.reproduction.experiment import Experiment
 from mlmc_dropout.reproduction.f3_dropout_rate import PRINTED as PRINTED_FIT
-from mlmc_dropout.reproduction.verdict import Outcome, outcome
+from mlmc_dropout.reproduction.verdict import Check, Judgement, Outcome, outcome
 from testing.small_surrogates import inverse
 
 T = rates.fidelities(rates.PROFILES["paper"])
@@ -217,17 +222,61 @@ DOCTORED: dict[str, Callable[[], list[dict]]] = {
 }
 
 
+def pattern(check: Check) -> str:
+    """A statement without its numbers: settings differ between doctored and real data."""
+    return re.sub(r"\d+(?:\.\d+)?", "#", check.statement)
+
+
+def answers(experiment: Experiment, datasets: list[dict]) -> dict[str, set[bool]]:
+    """What every check answers to the doctored numbers."""
+    seen: dict[str, set[bool]] = {}
+    for data in datasets:
+        for check in experiment.judge(data).checks:
+            seen.setdefault(pattern(check), set()).add(check.holds)
+    return seen
+
+
+def stuck(experiment: Experiment, datasets: list[dict], real: dict) -> list[str]:
+    """The checks made of the real numbers that doctored ones have not made hold once and fail once."""
+    seen = answers(experiment, datasets)
+    made = {pattern(check) for check in experiment.judge(real).checks}
+    return sorted(statement for statement in made if seen.get(statement, set()) != {True, False})
+
+
+def committed(name: str) -> dict:
+    """The numbers of the paper profile, read from the committed JSON."""
+    path = Path(__file__).parents[2] / "docs" / "results" / name / "numbers.json"
+    return json.loads(path.read_text(encoding="utf-8"))["data"]
+
+
 @pytest.mark.parametrize("name", list(EXPERIMENTS))
 def test_every_check_can_come_out_both_ways(name: str) -> None:
-    """Doctored numbers make each check of each experiment hold once and fail once."""
-    answers: dict[int, set[bool]] = {}
-    verdicts = set()
-    for data in DOCTORED[name]():
-        checks = EXPERIMENTS[name].judge(data).checks
-        verdicts.add(outcome(checks))
-        for place, check in enumerate(checks):
-            answers.setdefault(place, set()).add(check.holds)
-    statements = EXPERIMENTS[name].judge(DOCTORED[name]()[0]).checks
-    stuck = [statements[place].statement for place, seen in answers.items() if seen != {True, False}]
-    assert stuck == []
+    """Doctored numbers make each check of each experiment hold once and fail once, and so the verdict."""
+    datasets = DOCTORED[name]()
+    assert stuck(EXPERIMENTS[name], datasets, committed(name)) == []
+    verdicts = {outcome(EXPERIMENTS[name].judge(data).checks) for data in datasets}
     assert Outcome.FAILED in verdicts and len(verdicts) > 1
+
+
+@pytest.mark.parametrize("always", [True, False])
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_a_check_that_cannot_come_out_both_ways_is_noticed(name: str, always: bool) -> None:
+    """Negative control of the test above: a further check with one answer to everything."""
+    original = EXPERIMENTS[name]
+
+    def judge(data: Any) -> Judgement:
+        judged = original.judge(data)
+        return dataclasses.replace(judged, checks=[*judged.checks, Check("claim", "the moon is round", always, "")])
+
+    experiment = dataclasses.replace(original, judge=judge)
+    assert stuck(experiment, DOCTORED[name](), committed(name)) == ["the moon is round"]
+
+
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_every_claim_and_every_agreement_decides(name: str) -> None:
+    """From the committed numbers: turning any single answer over changes the verdict as its kind says."""
+    checks = [dataclasses.replace(check, holds=True) for check in EXPERIMENTS[name].judge(committed(name)).checks]
+    wanted = {"claim": Outcome.FAILED, "agreement": Outcome.DIFFERENT, "note": Outcome.REPRODUCED}
+    for place, check in enumerate(checks):
+        turned = [*checks[:place], dataclasses.replace(check, holds=False), *checks[place + 1 :]]
+        assert outcome(turned) is wanted[check.kind]

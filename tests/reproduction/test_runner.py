@@ -77,6 +77,27 @@ def test_summary_says_how_to_run_it_again(finished: Path) -> None:
     assert json.loads((finished / "evidence.json").read_text())["equal_passes"]["repetitions"] == 50
 
 
+def test_summary_says_what_was_computed_and_in_what_time(finished: Path) -> None:
+    runs = json.loads((finished / "summary.json").read_text())["runs"]
+    assert [run["computed"] for run in runs] == [[*EXPERIMENTS, "evidence"]]
+    seconds = sum(json.loads((finished / name / "verdict.json").read_text())["seconds"] for name in EXPERIMENTS)
+    assert runs[0]["wall_clock_seconds"] >= seconds - 0.05 * len(EXPERIMENTS)
+    assert {"date", "versions", "revision"} <= set(runs[0])
+
+
+def test_runs_are_listed_until_one_computes_everything() -> None:
+    before = {"profile": "quick", "runs": [{"computed": ["F1"]}]}
+
+    def computed(*names: str, profile: str = "quick") -> list[list[str]]:
+        return [run["computed"] for run in runner._runs(before, profile, {"computed": list(names)})]
+
+    everything = [*EXPERIMENTS, "evidence"]
+    assert computed() == [["F1"]]
+    assert computed("F2") == [["F1"], ["F2"]]
+    assert computed(*everything) == [everything]
+    assert computed("F2", profile="paper") == [["F2"]]
+
+
 def test_numbers_that_are_there_are_not_computed_again(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (finished / "F2" / "verdict.json").read_bytes()
 

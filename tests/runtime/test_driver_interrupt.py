@@ -23,7 +23,7 @@ def test_ctrl_c_in_the_middle_of_a_round_returns_the_passes_so_far(name, interru
     assert np.isfinite(result.mean_stderr).all() and np.isfinite(result.variance_stderr).all()
     truth = md.estimate(model, x, method="pooled", budget=8000, seed=1)
     assert (np.abs(result.mean - truth.mean) < 6 * np.hypot(result.mean_stderr, truth.mean_stderr)).all()
-    assert "The result covers the first 5 inputs." in result.notes
+    assert not any("covers the first" in note for note in result.notes)  # it covers all of them
 
 
 def test_the_passes_so_far_are_counted_exactly(interrupt_after):

@@ -183,3 +183,44 @@ def test_alpha_constants() -> None:
         mean = (1 - p) * kept.mean() + p * dropped.mean()
         square = (1 - p) * (kept**2).mean() + p * (dropped**2).mean()
         assert math.isclose(float(mean), 0, abs_tol=1e-12) and math.isclose(float(square), 1, rel_tol=1e-12)
+
+
+class _Keeps(Interceptor):
+    """Lets dropout pass."""
+
+
+def _for_many(function, x):
+    """A function under vmap, with our rules."""
+
+    def one(x):
+        with _Keeps():
+            return function(x)
+
+    with torch.no_grad():
+        return torch.func.vmap(one)(x)
+
+
+def test_tangents_of_many_passes_are_as_accurate_as_torchs_own():
+    x = torch.cat([torch.logspace(-30, 2, 5000), torch.linspace(-9, 9, 5001)]).reshape(73, 137)
+    found, exact = _for_many(torch.tanh, x), torch.tanh(x.double())
+    assert (found - exact).abs().le(torch.finfo(torch.float32).eps * exact.abs()).all()
+    assert torch.equal(found[:5], _for_many(torch.tanh, x[:5])), "bits do not depend on the passes"
+    assert torch.equal(_for_many(torch.tanh, x.double()), exact), "other types are left to torch"
+    assert torch.equal(torch.tanh(x[0]), _for_many(lambda one: one + torch.tanh(x[0]), torch.zeros(2, 137))[0])
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Conv1d(3, 4, 3), (5, 2, 3, 9)),
+        (nn.Conv2d(3, 6, 3, padding=1, groups=3), (5, 2, 3, 8, 8)),
+        (nn.Conv3d(2, 2, 2), (3, 2, 2, 4, 4, 4)),
+        (nn.Conv2d(3, 4, 3), (5, 3, 8, 8)),
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4).eval()), (5, 2, 3, 8, 8)),
+        (nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4).eval()), (5, 2, 3)),
+    ],
+)
+def test_rows_of_all_passes_at_once_give_what_each_pass_gives(layer, shape):
+    x = torch.randn(shape)
+    with torch.no_grad():
+        torch.testing.assert_close(_for_many(layer, x), torch.stack([layer(one) for one in x]))

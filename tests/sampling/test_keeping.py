@@ -9,6 +9,7 @@ import copy
 import functools
 import gc
 import pickle
+import sys
 import threading
 import weakref
 
@@ -21,16 +22,28 @@ from torch import nn
 import mlmc_dropout as md
 from mlmc_dropout.sampling import census, keeping, sampler
 
-SCALE = 1.0
+SCALE = OTHER = 1.0
+this_module = sys.modules[__name__]
+
+
+def helper():
+    return INSIDE
+
+
+INSIDE = 1.0
 
 
 class Config:
+    factor = 1.0
+
     def __init__(self) -> None:
         self.p = 0.2
         self.scales = [1.0, 2.0]
 
 
 class Net(nn.Module):
+    gain = 1.0
+
     def __init__(self) -> None:
         super().__init__()
         self.first, self.drop, self.second = nn.Linear(3, 16), nn.Dropout(0.3), nn.Linear(16, 2)
@@ -43,7 +56,10 @@ class Net(nn.Module):
         hidden = F.dropout(torch.tanh(self.first(x)), self.p, self.training)
         hidden = F.dropout(hidden, self.config.p, self.training)
         out = self.second(self.drop(hidden)) * self.config.scales[0] * self.table + self.shift
-        return out * torch.from_numpy(self.array) * SCALE
+        return self.scaled(out * torch.from_numpy(self.array))
+
+    def scaled(self, out):
+        return out * SCALE * helper() * self.gain * this_module.OTHER * Config.factor
 
 
 @pytest.fixture
@@ -123,9 +139,8 @@ def new_forward(model):
     model.forward = lambda x: model.second(F.dropout(model.first(x), 0.1, model.training))
 
 
-def new_global(model):
-    global SCALE
-    SCALE = 3.0
+def new_global(name):
+    return lambda model: setattr(this_module, name, 3.0)
 
 
 def new_dtype(model):
@@ -153,24 +168,44 @@ CHANGES = {
     "another activation": swap_activation,
     "a hook added": add_hook,
     "the forward function": new_forward,
-    "a global": new_global,
+    "a global": new_global("SCALE"),
+    "a global of a function that is called": new_global("INSIDE"),
+    "an attribute of a module": new_global("OTHER"),
+    "an attribute of the class": lambda m: setattr(Net, "gain", 3.0),
+    "an attribute of another class": lambda m: setattr(Config, "factor", 3.0),
+    "a method": lambda m: setattr(Net, "scaled", lambda self, out: 3.0 * out),
     "the dtype": new_dtype,
     "training mode": lambda m: m.train(),
     "a layer in evaluation mode": lambda m: m.drop.eval(),
 }
 
 
+def outside(monkeypatch):
+    """Sees to it that what is not part of the model is as it was, in the end and whenever the result is called."""
+    scaled = Net.scaled
+
+    def undo():
+        for name in ("SCALE", "INSIDE", "OTHER"):
+            monkeypatch.setattr(this_module, name, 1.0)
+        monkeypatch.setattr(Net, "gain", 1.0)
+        monkeypatch.setattr(Net, "scaled", scaled)
+        monkeypatch.setattr(Config, "factor", 1.0)
+
+    undo()
+    return undo
+
+
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.filterwarnings("ignore::mlmc_dropout.ModelWarning")
 def test_a_changed_model_is_never_served_from_memory(net, change, monkeypatch):
-    monkeypatch.setattr(f"{__name__}.SCALE", 1.0)
+    undo = outside(monkeypatch)
     twin = copy.deepcopy(net)
     before = fresh(net)
-    answer(net)
+    assert all(same(before, answer(net)) for _ in range(4)), "by now everything is recorded and replayed"
     CHANGES[change](net)
     x = X.double() if change == "the dtype" else X
     after = answer(net, x)
-    monkeypatch.setattr(f"{__name__}.SCALE", 1.0)
+    undo()
     CHANGES[change](twin)
     assert same(after, fresh(twin, x))
     if not change.endswith("mode"):
@@ -185,7 +220,20 @@ def test_without_the_check_a_change_would_go_unnoticed(net, monkeypatch):
     assert same(before, answer(net))
 
 
-def test_a_branch_that_only_new_inputs_take_is_prepared_anew():
+@pytest.mark.parametrize(
+    "large",
+    [
+        lambda x: (x > 2).any(),
+        lambda x: x.max().item() > 2,
+        lambda x: max(x.flatten().tolist()) > 2,
+        lambda x: x.numpy().max() > 2,
+        lambda x: np.asarray(x).max() > 2,
+        lambda x: len(x[x > 2]) > 0,
+        lambda x: torch.equal(x.clamp(max=2), x) is False,
+    ],
+)
+@pytest.mark.parametrize("method", ["auto", "pooled"])
+def test_a_branch_that_only_new_inputs_take_is_prepared_anew(large, method):
     class Branches(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -193,11 +241,37 @@ def test_a_branch_that_only_new_inputs_take_is_prepared_anew():
 
         def forward(self, x):
             out = F.dropout(self.linear(x), 0.2, self.training)
-            return F.dropout(out, 0.5, self.training) if (x > 2).any() else out
+            return F.dropout(out, 0.5, self.training) if large(x) else out
 
     model = Branches().eval()
-    answer(model)
-    assert same(answer(model, X + 5), fresh(model, X + 5))
+    for _ in range(5):
+        answer(model, method=method)
+    assert same(answer(model, X + 5, method=method), fresh(model, X + 5, method=method))
+
+
+@pytest.mark.parametrize("method", ["auto", "pooled", "stratified"])
+def test_later_calls_do_not_call_the_model(net, monkeypatch, method):
+    """And give the same bits for inputs that were never seen."""
+    calls = []
+    call = sampler.DropoutSampler.call
+    monkeypatch.setattr(sampler.DropoutSampler, "call", lambda self, *a: calls.append(1) or call(self, *a))
+    keeping._KEPT.clear()
+    for number in range(5):
+        calls.clear()
+        answer(net, X + number, method=method, budget=80)
+    assert not calls
+    again = answer(net, X / 2, method=method, budget=80)
+    assert not calls and same(again, fresh(net, X / 2, method=method, budget=80)) and calls
+
+
+def test_inputs_are_not_kept_alive(net):
+    for _ in range(5):
+        x = X.clone()
+        answer(net, x)
+    alive = weakref.ref(x)
+    del x
+    gc.collect()
+    assert alive() is None
 
 
 def test_a_model_that_remembers_is_not_kept(count_censuses):

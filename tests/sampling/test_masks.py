@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mlmc_dropout.sampling.masks import bernoulli, derive, latin_hypercube, pass_keys, words
+from mlmc_dropout.sampling.masks import bernoulli, bernoulli_of_sites, derive, latin_hypercube, pass_keys, words
 
 
 def test_words_are_splitmix64() -> None:
@@ -74,3 +74,11 @@ def test_the_contract_is_frozen() -> None:
 
 FROZEN = "011111111101001110010111111011101111101111111111"
 FROZEN_DESIGN = "111111011100100000101011010111"
+
+
+@pytest.mark.parametrize("p", [0.1, 0.25, 0.5, 0.999])
+def test_sites_drawn_together_have_the_bits_of_sites_drawn_alone(p):
+    keys, rows = pass_keys(5, 1, 0, range(6)), torch.tensor([3, 7, 8])
+    sites = [(0, 13, 4, 2), (2, 64, 1, 0), (7, 1, 3, rows)]
+    for (tag, units, count, first), together in zip(sites, bernoulli_of_sites(keys, p, sites), strict=True):
+        assert torch.equal(together, bernoulli(derive(keys, tag), units, p, count, first))

@@ -383,3 +383,20 @@ def test_training_the_model_meanwhile_is_harmless() -> None:
     model, x = ZOO["residual_conv"].make()
     expected = DropoutSampler(model).sample(x, 5)
     last_digits(DropoutSampler(model.train()).sample(x, 5), expected)
+
+
+@pytest.mark.parametrize("masks", ["independent", "shared"])
+@pytest.mark.parametrize("name", ["mlp", "encoder", "residual_conv", "weight_dropout", "gru"])
+def test_masks_of_all_sites_are_those_of_each(name, masks):
+    model, x = ZOO[name].make()
+    sampler = DropoutSampler(model, masks)
+    batch = next(sampler.batches(x))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = sampler.prepare(batch)
+    keys = pass_keys(3, 0, 0, range(7))
+    for first in (0, 5):
+        together = sampler.draw_all(program, keys, batch.rows, first)
+        for site, mask in zip(program.sites, together, strict=True):
+            alone = sampler.draw(site, keys, batch.rows, first)
+            assert (mask is None) == (alone is None) and (mask is None or torch.equal(mask, alone))

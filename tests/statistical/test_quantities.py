@@ -164,20 +164,27 @@ def test_runs_of_a_single_input_with_either_kind_of_masks(masks, method):
 # ----------------------------------------------------------------------------------- coverage
 
 
-def coverage(result, exact, name):
-    """Shares of runs whose value ± 1.96 standard errors has the exact value inside, componentwise."""
-    one = result[name]
-    inside = np.abs(one.value - exact[name]) <= 1.96 * one.stderr
-    return inside.reshape(len(inside), -1).mean(axis=0)
+ASKED = (0.93, 0.97)
 
 
-def judged(outputs, method, names, runs, budget, limits):
-    result, exact = found(outputs, method, runs, names, budget=budget), truth(outputs)
-    shares = {name: coverage(result, exact, name) for name in names}
-    for name in ("votes", "above_0.3"):  # what never happens has no spread: its intervals are wide on purpose
-        if name in shares:
-            shares[name] = shares[name][(exact[name] > 0.02) & (exact[name] < 0.98)]
-    assert all((limits[0] <= share).all() and (share <= limits[1]).all() for share in shares.values()), shares
+def covers(one, exact):
+    """Of every run and component, whether the 95 % interval has the exact value inside, up to rounding."""
+    low, high = one.interval
+    rounding = 1e-9 * (1 + np.abs(exact))
+    return ((low <= exact + rounding) & (exact <= high + rounding)).reshape(len(one.value), -1)
+
+
+def judged(outputs, method, names, runs, budget, limits, seed=5):
+    """Shares of runs whose interval covers, componentwise, of all that lie outside the limits."""
+    result, exact = found(outputs, method, runs, names, budget=budget, seed=seed), truth(outputs)
+    outside = {}
+    for name in names:
+        share = covers(result[name], exact[name]).mean(axis=0)
+        if name in ("votes", "above_0.3"):  # what never happens has no spread: its intervals are wide on purpose
+            share = share[(np.ravel(exact[name]) > 0.02) & (np.ravel(exact[name]) < 0.98)]
+        if ((share < limits[0]) | (share > limits[1])).any():
+            outside[name] = share
+    return outside
 
 
 WITH_STD = (*OF_CLASSES, "std")
@@ -186,15 +193,24 @@ WITH_STD = (*OF_CLASSES, "std")
 @pytest.mark.parametrize("method", ["pooled", "stratified", "control-variate"])
 def test_intervals_cover(method):
     """A small version: 95 % within 2 % and three standard deviations of 400 runs."""
-    judged("logits", method, OF_CLASSES, 400, 300, (0.897, 0.99))
+    outside = judged("logits", method, OF_CLASSES, 400, 300, (0.897, 0.99))
+    assert not outside, outside
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["pooled", "stratified", "control-variate"])
 @pytest.mark.parametrize("outputs", ["logits", "binary-logits", "mean-log-variance"])
 def test_intervals_cover_in_2000_runs(outputs, method):
+    """93 to 97 %, for every component of every quantity.
+
+    A share of 2000 runs is known to 0.5 %: of the 15 to 20 components of a test one of true coverage 93.5 % would fall
+    outside in every seventh run. Quantities that do are measured again with 8000 other runs, which decide.
+    """
     names = (*OF_PAIRS, "std") if outputs.startswith("mean") else WITH_STD
-    judged(outputs, method, names, 2000, 1000, (0.9275, 0.9725))  # 93 to 97 %, and half a standard error of chance
+    outside = judged(outputs, method, names, 2000, 1000, ASKED)
+    if outside:
+        outside = judged(outputs, method, tuple(outside), 8000, 1000, ASKED, seed=6)
+    assert not outside, outside
 
 
 def test_standard_errors_that_are_too_small_are_noticed():
@@ -209,41 +225,99 @@ def test_standard_errors_that_are_too_small_are_noticed():
 
 # ---------------------------------------------------------------------------------- quantiles
 
-SMOOTH = small_net(3, units=(9, 6), rates=(0.5, 0.5))  # 2^15 masks, all equally likely
 LEVELS = (0.05, 0.5, 0.9)
+LAWS = {  # 2^15 masks, all equally likely; and 2^9 masks, of which single ones have up to 9 %
+    "smooth": small_net(3, units=(9, 6), rates=(0.5, 0.5)),
+    "smooth, other": small_net(3, units=(9, 6), rates=(0.5, 0.5), seed=12),
+    "few values": NETS["logits"],
+    "few values, other": small_net(3, seed=12),
+}
 
 
-@cache
-def quantiles(outputs):
-    passes, weights = enumerated(SMOOTH, INPUT)
+def quantiles_of(law, outputs, method, runs, budget, seed=3):
+    """Shares of the components' intervals that cover, of those that are reliable and of all; shares that are reliable.
+
+    Components are those of three levels and three outputs.
+    """
+    passes, weights = enumerated(LAWS[law], INPUT)
     if outputs == "logits":
         passes = torch.from_numpy(passes).softmax(dim=-1).numpy()
-    return {f"quantile_{level:g}": exact_quantile(passes, weights, level) for level in LEVELS}
-
-
-def judge_quantiles(outputs, method, runs, budget, limits):
-    """Values are within half a standard error on average: a grid does not resolve more."""
     asked = [md.Quantile(level) for level in LEVELS]
     x = one_row_many_times(INPUT, runs)
-    result = md.estimate(SMOOTH, x, outputs=outputs, quantities=asked, method=method, budget=budget, seed=3)
-    for name, exact in quantiles(outputs).items():
-        one = result[name]
-        assert np.abs(((one.value - exact) / one.stderr).mean(axis=0)).max() < 1 / 2 + 4 / runs**0.5
-        share = coverage(result, quantiles(outputs), name)
-        assert (share >= limits[0]).all() and (share <= limits[1]).all(), (name, share)
+    result = md.estimate(LAWS[law], x, outputs=outputs, quantities=asked, method=method, budget=budget, seed=seed)
+    shares, of_all, reliable = [], [], []
+    for level in LEVELS:
+        one = result[f"quantile_{level:g}"]
+        inside = covers(one, exact_quantile(passes, weights, level))
+        trusted = one.reliable.reshape(runs, -1)
+        with np.errstate(invalid="ignore"):
+            shares.append((inside & trusted).sum(axis=0) / trusted.sum(axis=0))
+        of_all.append(inside.mean(axis=0))
+        reliable.append(trusted.mean(axis=0))
+    return np.concatenate(shares), np.concatenate(of_all), np.concatenate(reliable)
 
 
 @pytest.mark.parametrize("outputs", ["values", "logits"])
 @pytest.mark.parametrize("method", ["pooled", "stratified"])
 def test_quantiles_cover(outputs, method):
-    judge_quantiles(outputs, method, 400, 300, (0.897, 0.995))
+    """A small version: 95 % within 2 % and three standard deviations of 300 runs."""
+    shares, _, reliable = quantiles_of("smooth", outputs, method, 300, 250)
+    assert (shares > 0.892).all() and (shares < 0.995).all(), shares
+    assert reliable.min() > 0.9
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("outputs", ["values", "logits"])
 @pytest.mark.parametrize("method", ["pooled", "stratified", "control-variate"])
-def test_quantiles_cover_in_2000_runs(outputs, method):
-    judge_quantiles(outputs, method, 2000, 1000, (0.92, 0.985))
+@pytest.mark.parametrize("law", ["smooth", "smooth, other"])
+def test_quantiles_cover_in_2000_runs(law, outputs, method):
+    """93 to 97 % of those that are reliable, as nearly all are; measured again if one of nine components is outside."""
+    shares, _, reliable = quantiles_of(law, outputs, method, 2000, 500)
+    if ((shares < ASKED[0]) | (shares > ASKED[1])).any():
+        shares, _, reliable = quantiles_of(law, outputs, method, 6000, 500, seed=4)
+    assert ((shares >= ASKED[0]) & (shares <= ASKED[1])).all(), shares
+    assert reliable.min() > 0.85, reliable
+    print(f"{law}, {outputs}, {method}: {shares.min():.3f} to {shares.max():.3f}, {reliable.mean():.3f} reliable")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("outputs", ["values", "logits"])
+@pytest.mark.parametrize("method", ["pooled", "stratified", "control-variate"])
+@pytest.mark.parametrize("law", ["few values", "few values, other"])
+def test_quantiles_of_laws_of_few_values_cover(law, outputs, method):
+    """At least 93 %, whether reliable or not, and the reliable ones as well where they are a tenth of the runs or more.
+
+    There is no upper limit: a value that is known exactly is always covered.
+    """
+    shares, of_all, reliable = quantiles_of(law, outputs, method, 2000, 500)
+    least = ASKED[0] - 3 * (0.07 * 0.93 / (2000 * np.maximum(reliable, 0.1))) ** 0.5
+    assert (of_all >= ASKED[0] - 0.005).all(), of_all
+    assert (shares >= least)[reliable > 0.1].all(), (shares, reliable)
+    print(f"{law}, {outputs}, {method}: {of_all.min():.3f} to {of_all.max():.3f}, {reliable.mean():.3f} reliable")
+
+
+def test_a_value_that_many_passes_have_is_found_exactly():
+    """An output that is 0 in most passes: its median is 0, known up to rounding, and reliable."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.5), nn.Linear(8, 1), nn.ReLU()).double()
+    with torch.no_grad():
+        model[2].bias -= 1.0
+    x = one_row_many_times(INPUT, 50)
+    asked = [md.Quantile(0.5), md.Quantile(0.99)]
+    result = md.estimate(model, x, quantities=asked, method="pooled", budget=500, seed=1)
+    median = result["quantile_0.5"]
+    assert np.abs(median.value).max() < 1e-6 and median.reliable.all()
+    assert ((median.low <= 0) & (median.high >= 0)).all() and np.ptp(median.interval, axis=0).max() < 1e-5
+
+
+def test_symmetric_intervals_of_quantiles_would_not_cover():
+    """The negative control: half the width of Woodruff's interval to either side, on a law of few values."""
+    passes, weights = enumerated(LAWS["few values"], INPUT)
+    exact = exact_quantile(passes, weights, 0.5)
+    x = one_row_many_times(INPUT, 500)
+    one = md.estimate(LAWS["few values"], x, quantities=[md.Quantile(0.5)], method="pooled", budget=500)["quantile_0.5"]
+    inside = np.abs(one.value - exact) <= (one.high - one.low) / 2
+    assert covers(one, exact).mean(axis=0).min() > 0.9 > inside.mean(axis=0).min()
 
 
 # -------------------------------------------------------------------------------------- labels

@@ -248,7 +248,7 @@ def test_what_cannot_be_decided_is_refused(wrong: dict, words: str) -> None:
 
 
 def test_labels_need_classes() -> None:
-    with pytest.raises(InputError, match="one of outputs='logits'"):
+    with pytest.raises(InputError, match="needs a classifier"):
         md.estimate(classifier(), X, decision="label")
     with pytest.raises(InputError, match="at least 1"):
         md.TopK(0)
@@ -266,3 +266,17 @@ def test_rows_that_depend_on_each_other_go_on_together() -> None:
 
     result = md.estimate(Mixing().eval(), X[:6], outputs="logits", decision="label", budget=300)
     assert len(set(result.passes.tolist())) == 1
+
+
+@pytest.mark.parametrize("seed", [3, 5])
+def test_an_input_whose_decision_opens_again_goes_on_up_to_the_budget(seed: int) -> None:
+    """What rare passes may do is learnt from all inputs: an input that had stopped may have to go on.
+
+    With seed 3, another input has used up its budget by then.
+    """
+    torch.manual_seed(seed)
+    x = torch.randn(30, 4)
+    layers = (torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Dropout(0.2), torch.nn.Linear(16, 3))
+    result = md.estimate(torch.nn.Sequential(*layers), x, decision=md.Above(0.1), budget=2000)
+    still_open = ~result["decision"].settled.all(axis=1)
+    assert (result.passes[still_open] > 1900).all()

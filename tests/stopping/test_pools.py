@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import mlmc_dropout as md
+from testing.exact_quantities import exact_quantile
+from testing.oracles import enumerated
 
 
 def network() -> torch.nn.Module:
@@ -105,11 +107,12 @@ def test_quantities_of_odd_shapes_get_columns_of_their_own():
     assert "two" not in table
 
 
-def test_quantiles_of_laws_with_few_values_are_flagged():
+def test_quantiles_of_laws_with_few_values_are_right_or_flagged():
     torch.manual_seed(2)
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(3, 1))
     median = md.estimate(model, X, quantities=(md.Quantile(0.5),), budget=2000, method="pooled")["quantile_0.5"]
-    truth = np.median(md.DropoutSampler(model).sample(X, 4000, seed=9).numpy(), axis=0)
-    off = np.abs(median.value - truth) > 4 * median.stderr + 1e-6
-    assert not (off & median.reliable).any()
-    assert (median.stderr > 0).all()
+    exact = np.array([exact_quantile(*enumerated(model, x[None]), 0.5) for x in X])
+    off = (exact < median.low - 1e-6) | (exact > median.high + 1e-6)
+    assert off.mean() < 0.125  # two and a half times 5 % of 40 inputs
+    assert (np.abs(median.value - exact) < 1e-6).mean() > 0.5
+    assert (median.stderr >= 0).all() and median.reliable.any()

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from mlmc_dropout.methods.coarse_level import CoarseRows
-from mlmc_dropout.sampling.masks import derive, pass_keys
-from mlmc_dropout.surrogates.cyclic import SAMPLES, _of_site, _patterns, cyclic_values
+from mlmc_dropout.sampling.masks import pass_keys
+from mlmc_dropout.surrogates.cyclic import SAMPLES, _of_rate, _patterns, cyclic_values
 from mlmc_dropout.surrogates.linear import contract, linearise
 from testing.exact_quantities import INPUT, small_net
 from testing.oracles import source_of, z_limit
@@ -29,8 +29,8 @@ def designs(p, units=4, rows=2, masks="independent", first_row=0, count=DESIGNS,
     source = replace(source_of(model, x, masks=masks), first_row=first_row)
     site = replace(source.program.active[0], p=p)
     g = torch.eye(units, dtype=torch.float64).expand(rows, units, units)
-    keys = derive(pass_keys(seed, 0, np.arange(count), 0), site.index)
-    drops = p - _of_site(source, site, g.contiguous(), keys)  # of p Σ g − drops
+    keys = pass_keys(seed, 0, np.arange(count), 0)
+    drops = p - _of_rate(source, [(site, g.contiguous())], keys)  # of p Σ g − drops
     return 1 - drops.round().numpy()
 
 
@@ -89,17 +89,31 @@ def test_a_row_is_the_same_alone_or_with_others():
 
 
 def test_patterns_mark_as_many_places_as_they_should():
-    marked = _patterns(pass_keys(0, 0, np.arange(50), 0), 9, True)
-    assert marked.shape == (50, SAMPLES, 2 * SAMPLES)
-    assert (marked[..., :SAMPLES].sum(dim=1) == 9).all() and (marked[..., SAMPLES:].sum(dim=1) == 10).all()
-    assert (marked[..., SAMPLES:] >= marked[..., :SAMPLES]).all()
+    marked, extra = _patterns(pass_keys(0, 0, np.arange(50), 0), 9)
+    assert marked.shape == (50, SAMPLES, SAMPLES)
+    assert (marked.sum(dim=1) == 9).all() and (marked.sum(dim=2) == 9).all()
+    assert (extra.sort(dim=1).values == torch.arange(SAMPLES)).all()  # every unit has its further drop once
+    assert not marked.gather(2, extra[..., None]).any()  # in a sample that does not drop it anyway
+
+
+def test_sites_of_one_rate_follow_one_pattern_and_are_independent():
+    """Two layers of the same rate: joint shares of drops of a unit of either are products."""
+    model = small_net(1, units=(2, 2), rates=(0.3, 0.3))
+    source = source_of(model, INPUT)
+    sites = source.program.active
+    eye = torch.eye(4, dtype=torch.float64)
+    coefficients = [(site, eye[None, :, 2 * i : 2 * i + 2].contiguous()) for i, site in enumerate(sites)]
+    drop = (0.3 - _of_rate(source, coefficients, pass_keys(2, 0, np.arange(DESIGNS), 0))).round().numpy()
+    z = [z_of_shares(drop[..., a] * drop[..., b], 0.09) for a in (0, 1) for b in (2, 3)]
+    assert np.abs(z).max() < z_limit(np.size(z))
+    assert np.abs(z_of_shares(drop, 0.3)).max() < z_limit(drop[0].size)
 
 
 def coarse(source, count, seed=3):
     slopes = linearise(source.sampler, source.program, source.batch)
     rows = CoarseRows.of(slice(0, source.batch.rows), source, slopes)
     keys = pass_keys(seed, 0, np.arange(count), 0)
-    return cyclic_values(source, rows.expansion, keys).double().numpy(), rows
+    return torch.cat(list(cyclic_values(source, rows.expansion, keys))).double().numpy(), rows
 
 
 class Pixels(nn.Module):

@@ -61,6 +61,12 @@ def estimate(
             rich_help_panel=_ASKED,
         ),
     ] = "values",
+    class_axis: Annotated[
+        int | None,
+        typer.Option(
+            help="Axis of the classes: 1 for images (N, C, H, W); the last if not given.", rich_help_panel=_ASKED
+        ),
+    ] = None,
     quantities: Annotated[
         str | None,
         typer.Option(
@@ -151,6 +157,7 @@ def estimate(
         labels: File of true classes or values, for the page.
         class_names: Text file with the name of one class, or output, per line.
         outputs: What the network returns.
+        class_axis: The axis of the outputs that holds the classes; None for the last.
         quantities: Names separated by commas, beside mean and variance; None for all that such outputs have.
         budget: Passes per input.
         tolerance: Standard error of the mean to reach.
@@ -189,10 +196,12 @@ def estimate(
     check_budget(budget)
     check_seed(seed)
     check_rate(rate)
+    fresh_folder(out, overwrite, "run.json")  # before torch is imported, which takes seconds
     from mlmc_dropout.cli.estimating import Files, Work, estimate_files
 
     settings = {
         "outputs": outputs,
+        "class_axis": class_axis,
         "quantities": None if quantities is None else parse_names(quantities, "--quantities"),
         "budget": budget,
         "tolerance": tolerance,
@@ -214,7 +223,6 @@ def estimate(
         "rates": rate,
         "checkpoint": checkpoint,
     }
-    fresh_folder(out, overwrite, "run.json")
     files = Files(model, inputs, weights, dtype, labels, class_names, transform)
     work = Work(out, workers, scheduler, page, show)
     raise typer.Exit(estimate_files(files, settings, work, Output(as_json, quiet)))

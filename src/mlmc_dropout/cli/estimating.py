@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from mlmc_dropout.cli.console import Output, show_page
 from mlmc_dropout.cli.inputs import read_class_names, read_feature_names, read_inputs, read_labels
 from mlmc_dropout.cli.loading import read_model, read_transform, read_weights, with_weights
 from mlmc_dropout.cli.options import parse_decision
-from mlmc_dropout.cli.running import check_method, command_line, finish, open_executor
+from mlmc_dropout.cli.running import check_method, command_line, finish, model_title, open_executor
 from mlmc_dropout.errors import InputError, MLMCDropoutError, ModelError
 from mlmc_dropout.quantities.questions import questions_for
 from mlmc_dropout.report.data import PageData
@@ -103,8 +103,8 @@ def estimate_files(files: Files, settings: dict[str, Any], work: Work, output: O
     _check_goal(settings)
     executor = open_executor(work.workers, work.scheduler)
     x = read_inputs(files.inputs, files.dtype)
-    labels = None if files.labels is None else _labels(files.labels, x)
     names = () if files.class_names is None else read_class_names(files.class_names)
+    labels = None if files.labels is None else _labels(files.labels, x, names)
     state = None if files.weights is None else read_weights(files.weights)
     settings["transform"] = None if files.transform is None else read_transform(files.transform)
     network, doubt = read_model(files.model, settings["seed"], trained=state is not None)
@@ -114,7 +114,7 @@ def estimate_files(files: Files, settings: dict[str, Any], work: Work, output: O
     with executor as pool:
         result, remarks = _run(network, x, {**settings, "executor": pool}, output)
     info: dict[str, Any] = {
-        "title": f"{_title(files.model)} on {files.inputs.name}",
+        "title": f"{model_title(files.model)} on {files.inputs.name}",
         "command": command_line(),
         "seconds": time.perf_counter() - started,
         "asked": {**files.plain(), **_plain(settings)},
@@ -124,14 +124,16 @@ def estimate_files(files: Files, settings: dict[str, Any], work: Work, output: O
     passes = _passes(network, x, result, settings) if work.page else {}
     data, problems = PageData.of(x, labels, names, read_feature_names(files.inputs), passes).fitting(result)
     info["warnings"] += problems
+    if names and settings["outputs"] == "values" and files.transform is None and not problems:
+        output.note("class names were given, and outputs are read as values; for a classifier add --outputs logits")
     code = finish(work.out, result, info, data, work.page, output)
     if work.show and work.page:
         show_page(work.out / PAGE)
     return code
 
 
-def _labels(path: Path, x: Any) -> Any:
-    labels = read_labels(path)
+def _labels(path: Path, x: Any, names: Sequence[str]) -> Any:
+    labels = read_labels(path, names)
     first = next(iter(x.values())) if isinstance(x, dict) else x[0] if isinstance(x, tuple) else x
     if len(labels) != len(first):
         raise InputError(f"there are {len(labels)} labels for {len(first)} inputs; give one for each")
@@ -184,12 +186,6 @@ def _passes(network: Callable[..., Any], x: Any, result: Result, settings: dict[
         sampler = DropoutSampler(network, questions=questions, **{name: settings[name] for name in _OF_SAMPLER})
         return passes_of(sampler, x, telling_rows(result), settings["seed"])
     return {}
-
-
-def _title(model: str) -> str:
-    """What to call a model: ``net.make`` for ``path/to/net.py:make``, the last folder of a run."""
-    where, _, name = model.rpartition(":")
-    return f"{Path(where).name.removesuffix('.py')}.{name}" if where else Path(model).name
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from mlmc_dropout.cli.console import Output, TextTable, show_page
 from mlmc_dropout.cli.estimating import Files, Work
 from mlmc_dropout.cli.inputs import read_inputs, read_labels
 from mlmc_dropout.cli.loading import read_model, read_transform, read_weights, with_weights
-from mlmc_dropout.cli.running import SHORT_OF_GOAL, command_line, open_executor, write_page_if_possible
+from mlmc_dropout.cli.running import SHORT_OF_GOAL, command_line, model_title, open_executor, write_page_if_possible
 from mlmc_dropout.errors import MLMCDropoutError, ModelError
 from mlmc_dropout.evaluation.goal import EvaluationGoal
 from mlmc_dropout.evaluation.metrics import select_metrics
@@ -62,7 +62,7 @@ def evaluate_files(files: Files, settings: dict[str, Any], work: Work, output: O
     plain = {key: value for key, value in settings.items() if value is not None and key != "transform"}
     asked = {key: list(value) if isinstance(value, tuple) else str(value) for key, value in plain.items()}
     info = {
-        "title": f"{files.model.rpartition(':')[2] or files.model} on {files.inputs.name}",
+        "title": f"{model_title(files.model)} on {files.inputs.name}",
         "command": command_line(),
         "seconds": time.perf_counter() - started,
         "asked": {**files.plain(), **asked},

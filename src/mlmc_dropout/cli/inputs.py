@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from mlmc_dropout.cli.loading import PICKLE, describe, first_line, is_file, read_safetensors, read_torch_file, type_of
 from mlmc_dropout.errors import InputError, MissingExtraError
 from mlmc_dropout.files import check_expansion
+from mlmc_dropout.report.data import class_numbers
 
 __all__ = ["read_class_names", "read_feature_names", "read_inputs", "read_labels"]
 
@@ -61,22 +62,38 @@ def read_inputs(path: Path, dtype: str | None = None) -> Any:
     return inputs if dtype is None else _converted(inputs, _dtype(dtype), path)
 
 
-def read_labels(path: Path) -> NDArray[Any]:
+def read_labels(path: Path, class_names: Sequence[str] = ()) -> NDArray[Any]:
     """True classes or values, one line or entry per input.
 
     Args:
-        path: A file as for :func:`read_inputs`.
+        path: A file as for :func:`read_inputs`; a ``.csv`` or text file may hold names of classes.
+        class_names: Names of the classes, where labels are names.
 
     Returns:
         The labels, (inputs,) or (inputs, components).
 
     Raises:
-        InputError: If the file does not hold one array of numbers.
+        InputError: If the file does not hold one array of numbers, or names that are not those of classes.
     """
+    if path.suffix.lower() in (".csv", ".txt") and is_file(path) and (words := _words(path, class_names)):
+        return class_numbers(words, class_names)
     labels = read_inputs(path)
     if not isinstance(labels, (np.ndarray, Tensor)):
         raise InputError(f"the labels {str(path)!r} hold several arrays; give a file with one")
     return np.asarray(labels)
+
+
+def _words(path: Path, class_names: Sequence[str]) -> list[str]:
+    """The only column of a file, without its head; empty if it holds numbers, or more than a column."""
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            lines = [[cell.strip() for cell in row] for row in csv.reader(file) if any(map(str.strip, row))]
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return []
+    if not lines or any(len(row) != 1 for row in lines) or all(_is_number(row[0]) for row in lines[1:] or lines):
+        return []
+    words = [row[0] for row in lines]
+    return words if words[0] in class_names or not class_names else words[1:] or words
 
 
 def read_class_names(path: Path) -> tuple[str, ...]:

@@ -176,6 +176,10 @@ def _attribute(module: ModuleType, name: str, spec: str) -> Any:
 # --------------------------------------------------------------------------------------- weights
 
 
+_WRAPPERS = ("state_dict", "model_state_dict", "model_state", "model")  # how training scripts wrap a state dict
+_PARALLEL = "module."  # how DataParallel begins every name
+
+
 def read_weights(path: Path) -> dict[str, Tensor]:
     """A state dict from a safetensors file, or from a torch file that holds nothing but tensors.
 
@@ -191,11 +195,17 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if not is_file(path):
         raise InputError(f"there is no weights file {str(path)!r}")
     tensors = read_safetensors(path) if path.suffix == ".safetensors" else read_torch_file(path, "weights")
-    if isinstance(tensors, Mapping) and isinstance(tensors.get("state_dict"), Mapping):
-        tensors = tensors["state_dict"]  # how several training frameworks wrap it
+    if isinstance(tensors, Mapping):
+        wrapped = [tensors[name] for name in _WRAPPERS if isinstance(tensors.get(name), Mapping)]
+        tensors = wrapped[0] if wrapped else tensors
     if not isinstance(tensors, Mapping) or not all(isinstance(value, Tensor) for value in tensors.values()):
-        raise InputError(f"{str(path)!r} holds no state dict; save one with torch.save(model.state_dict(), path)")
-    return {str(name): value for name, value in tensors.items()}
+        holds = f" but {', '.join(map(repr, tensors))[:120]}" if isinstance(tensors, Mapping) else ""
+        raise InputError(
+            f"{str(path)!r} holds no state dict{holds}; save one with torch.save(model.state_dict(), path)"
+        )
+    named = {str(name): value for name, value in tensors.items()}
+    parallel = bool(named) and all(name.startswith(_PARALLEL) for name in named)
+    return {name.removeprefix(_PARALLEL) if parallel else name: value for name, value in named.items()}
 
 
 def with_weights(model: Callable[..., Any], weights: Mapping[str, Tensor], path: Path) -> Callable[..., Any]:

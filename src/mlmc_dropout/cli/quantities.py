@@ -68,9 +68,11 @@ def _settled(found: Predictions, spent: NDArray[np.float64]) -> str:
         return f"All {count} labels are settled: more passes would change none of them, with {SETTLED:.0%} confidence."
     needed = [passes_to_settle(float(found.confidence[item]), float(spent[found.rows[item]])) for item in unsettled]
     usual = float(np.median(needed))
-    text = f"{len(unsettled)} of {count} labels are not settled (confidence below {SETTLED:.0%})"
+    one = len(unsettled) == 1
+    text = f"{len(unsettled)} of {count} labels {'is' if one else 'are'} not settled (confidence below {SETTLED:.0%})"
     if math.isfinite(usual):
-        text += f"; half of them would be with {passes(float(f'{usual:.2g}'), plain=True)} passes per input"
+        who = "it" if one else "half of them"
+        text += f"; about {passes(float(f'{usual:.2g}'), plain=True)} passes per input would settle {who}"
     return text + "."
 
 

@@ -18,7 +18,7 @@ __all__ = ["reproduce"]
 
 def reproduce(
     ids: Annotated[list[str], typer.Argument(help="H F1 F2 F3 F4 I1 I2 I3 I4, or all.")],
-    profile: Annotated[str, typer.Option(help="quick (minutes) or paper (the printed settings).")] = "quick",
+    profile: Annotated[str, typer.Option(help="quick (minutes) or paper (with its settings, an hour).")] = "quick",
     out: Annotated[Path, typer.Option(help="Folder for figures, numbers and verdicts.")] = Path("out"),
     as_json: Json = False,
     quiet: Quiet = False,
@@ -28,7 +28,7 @@ def reproduce(
 
     Args:
         ids: Names of experiments, or ``all``.
-        profile: ``quick`` (minutes) or ``paper`` (the printed settings).
+        profile: ``quick`` (minutes) or ``paper`` (the settings of the paper and its code, an hour).
         out: Folder for figures, numbers and verdicts.
         as_json: Print one JSON object instead of text.
         quiet: Print nothing but errors.

@@ -15,13 +15,22 @@ import numpy as np
 
 from mlmc_dropout.cli.console import Output, TextTable, print_error
 from mlmc_dropout.cli.quantities import quantity_summary, quantity_tables
-from mlmc_dropout.errors import InputError, MissingExtraError
+from mlmc_dropout.errors import InputError, MissingExtraError, did_you_mean
 from mlmc_dropout.report.folder import write_somewhere
 from mlmc_dropout.report.formats import passes, short
 from mlmc_dropout.report.names import component_names
-from mlmc_dropout.result import Result, Status, leaves, plain_passes
+from mlmc_dropout.result import Result, Status, leaves, passes_in_words, plain_passes
 
-__all__ = ["check_method", "command_line", "finish", "open_executor", "summary", "typical", "write_page_if_possible"]
+__all__ = [
+    "check_method",
+    "command_line",
+    "finish",
+    "model_title",
+    "open_executor",
+    "summary",
+    "typical",
+    "write_page_if_possible",
+]
 
 MAX_WORKERS = 1024
 SHORT_OF_GOAL = (
@@ -48,8 +57,21 @@ def check_method(method: str) -> str:
     from mlmc_dropout.methods.registry import SPECS
 
     if method not in SPECS:
-        raise InputError(f"unknown method {method!r}; use one of {', '.join(SPECS)}")
+        raise InputError(f"unknown method {method!r}{did_you_mean(method, SPECS)}; use one of {', '.join(SPECS)}")
     return method
+
+
+def model_title(model: str) -> str:
+    """What to call a model: ``net.make`` for ``path/to/net.py:make``, the last folder of a run.
+
+    Args:
+        model: Its name on the command line.
+
+    Returns:
+        The title.
+    """
+    where, _, name = model.rpartition(":")
+    return f"{Path(where).name.removesuffix('.py')}.{name}" if where else Path(model).name
 
 
 def command_line() -> str:
@@ -115,7 +137,7 @@ def finish(out: Path, result: Result, info: Mapping[str, Any], x: Any, page: boo
         if sentence:
             output.say(sentence)
     if result.method != "pooled":
-        worth = [short(needed, plain=True) for needed in plain_passes(result)]
+        worth = [passes_in_words(needed) for needed in plain_passes(result)]
         output.say(f"As good as {worth[0]} passes of plain Monte Carlo for the mean, {worth[1]} for the variance.")
     for warning in info.get("warnings", ()):
         output.warn(warning)
@@ -211,4 +233,6 @@ def overview(result: Result, names: Sequence[str] = (), max_rows: int = 8) -> Te
         rows.append((f"… {hidden} more", "", "", "", ""))
     count = len(leaves(result.mean)[0])
     caption = f"{result.method}: averages over {count} inputs, {passes(result.cost, plain=True)} passes per input"
+    if count > 1:
+        caption += "; ± is that of one input"
     return TextTable(caption, ("output", "mean", "± stderr", "variance", "± stderr"), rows)

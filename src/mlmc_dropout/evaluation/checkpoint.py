@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import os
 import time
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mlmc_dropout.errors import CheckpointError, InputError
 from mlmc_dropout.evaluation.data import Slice
-from mlmc_dropout.evaluation.goal import Shares
 from mlmc_dropout.evaluation.levels import LevelState
+from mlmc_dropout.evaluation.strata import Part
 from mlmc_dropout.files import read_archive, write_archive
 from mlmc_dropout.runtime.fingerprint import difference
 
 __all__ = ["Checkpoint", "EvaluationProgress"]
 
-FORMAT = 1
+FORMAT = 2
+_PER_LEVEL = ("count", "moments", "cross", "within", "paired")
+_PER_ROW = ("scores", "strata")  # arrays with an entry per input
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,24 +31,28 @@ class EvaluationProgress:
     """All that an evaluation has to remember; replaced as a whole.
 
     Attributes:
-        states: One per level, merged block by block in a fixed order.
-        shares: What the levels had used before this round.
+        parts: The strata; one, if there are none.
         slices: What this round runs.
-        merged: Blocks of the round that are in ``states``.
+        merged: Blocks of the round that are in ``parts``.
         rows: Number of inputs; 0 while it is not known.
         blocks: Blocks of all earlier rounds.
         design: Passes per stratified design; 1 for independent passes.
         pilot: Passes of a pilot that told to go over to designs.
+        scoring: Passes per input of a round that sorts inputs into strata; 0 in all other rounds.
+        scores: What such a round has found so far, rows by components.
+        strata: Stratum of every input, if there are several.
     """
 
-    states: tuple[LevelState, ...] = ()
-    shares: Shares = ()
+    parts: tuple[Part, ...] = (Part(),)
     slices: tuple[Slice, ...] = ()
     merged: int = 0
     rows: int = 0
     blocks: int = 0
     design: int = 1
     pilot: int = 0
+    scoring: int = 0
+    scores: NDArray[np.float64] | None = None
+    strata: NDArray[np.uint8] | None = None
 
 
 @dataclass(slots=True)
@@ -96,12 +104,12 @@ class Checkpoint:
             header, arrays = read_archive(self.path)
             if header["format"] != FORMAT or header["kind"] != "evaluation":
                 raise ValueError(f"format {header['format']}")
-            then, progress = header["identity"], _rebuild(header["progress"], arrays)
-        except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+            progress = _rebuild(header["progress"], arrays)
+            reason = difference(dict(self.identity), dict(header["identity"]))
+        except (OSError, ValueError, LookupError, TypeError, EOFError, ArithmeticError, AttributeError) as error:
             raise CheckpointError(
                 f"{self.path} is not a checkpoint of an evaluation, or is damaged ({error}); delete it to start again"
             ) from None
-        reason = difference(dict(self.identity), then)
         if reason is not None:
             raise CheckpointError(
                 f"{self.path} belongs to another evaluation: {reason}; give another file, or delete it to start again"
@@ -121,21 +129,26 @@ class Checkpoint:
         if self.path is None or (not force and time.monotonic() - self._last < self.interval):
             return
         plain = {
-            "shares": [list(share) for share in progress.shares],
+            "parts": [
+                {"shares": [list(share) for share in part.shares], "levels": len(part.states), "rows": part.rows}
+                for part in progress.parts
+            ],
             "slices": [asdict(part) for part in progress.slices],
             "merged": progress.merged,
             "rows": progress.rows,
             "blocks": progress.blocks,
             "design": progress.design,
             "pilot": progress.pilot,
-            "levels": len(progress.states),
+            "scoring": progress.scoring,
         }
         header = {"format": FORMAT, "kind": "evaluation", "identity": dict(self.identity), "progress": plain}
         arrays = {
-            f"{level}/{name}": values
-            for level, state in enumerate(progress.states)
+            f"{number}/{level}/{name}": values
+            for number, part in enumerate(progress.parts)
+            for level, state in enumerate(part.states)
             for name, values in state.arrays().items()
         }
+        arrays.update({name: getattr(progress, name) for name in _PER_ROW if getattr(progress, name) is not None})
         try:
             write_archive(self.path, header, arrays, compress=False)
         except OSError as error:
@@ -144,11 +157,23 @@ class Checkpoint:
 
 
 def _rebuild(plain: Mapping[str, Any], arrays: Mapping[str, Any]) -> EvaluationProgress:
-    names = ("count", "moments", "cross", "within")
-    states = tuple(
-        LevelState.from_arrays({name: arrays[f"{level}/{name}"] for name in names}) for level in range(plain["levels"])
-    )
-    shares = tuple((float(share), int(slices)) for share, slices in plain["shares"])
+    parts = tuple(_part(number, part, arrays) for number, part in enumerate(plain["parts"]))
     slices = tuple(Slice(**part) for part in plain["slices"])
-    numbers = (int(plain[name]) for name in ("merged", "rows", "blocks", "design", "pilot"))
-    return EvaluationProgress(states, shares, slices, *numbers)
+    expected = {
+        f"{number}/{level}/{name}"
+        for number, part in enumerate(parts)
+        for level in range(len(part.states))
+        for name in _PER_LEVEL
+    }
+    if {*arrays} - {*_PER_ROW} != expected:
+        raise ValueError("arrays of no level")
+    numbers = (plain[name] for name in ("merged", "rows", "blocks", "design", "pilot", "scoring"))
+    return EvaluationProgress(parts, slices, *numbers, *(arrays.get(name) for name in _PER_ROW))
+
+
+def _part(number: int, plain: Mapping[str, Any], arrays: Mapping[str, Any]) -> Part:
+    states = tuple(
+        LevelState.from_arrays({name: arrays[f"{number}/{level}/{name}"] for name in _PER_LEVEL})
+        for level in range(plain["levels"])
+    )
+    return Part(states, tuple((float(share), slices) for share, slices in plain["shares"]), plain["rows"])

@@ -7,6 +7,7 @@ of rows, the same for an array and for a stream. A share of 2 means that all row
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +17,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from mlmc_dropout.errors import InputError
-from mlmc_dropout.sampling.inputs import Batch, Constant
+from mlmc_dropout.runtime.fingerprint import of_inputs
+from mlmc_dropout.sampling.inputs import Batch, Constant, check_iterable, samples_together
 from mlmc_dropout.sampling.masks import pass_keys, words
 from mlmc_dropout.sampling.sampler import DropoutSampler
 from mlmc_dropout.sampling.signature import Signature
@@ -41,12 +44,14 @@ class Slice:
         low: Share of the data set that the level has used before.
         high: Share that it will have used.
         replicate: Number of the slice at its level; names the masks.
+        stratum: Stratum of the inputs.
     """
 
     level: int
     low: float
     high: float
     replicate: int
+    stratum: int = 0
 
     @property
     def sweep(self) -> int:
@@ -85,10 +90,16 @@ class DataSet:
     """
 
     def __init__(self, sampler: DropoutSampler, x: Any, y: Any = None) -> None:
+        if isinstance(x, memoryview):
+            x = np.asarray(x)
+        if isinstance(x, Dataset) and not isinstance(x, (IterableDataset, DataLoader)):
+            x = samples_together(x)
         self._sampler, self._x = sampler, x
         self._arity = Signature.of(sampler.model).positional
         self._y = None if y is None else _labels(y)
         self.whole = _is_whole(x)
+        if not self.whole:
+            check_iterable(x)
         self.once = not self.whole and iter(x) is x
         self.rows: int | None = None
         if self.whole:
@@ -111,6 +122,12 @@ class DataSet:
             return self._batch[: min(_PEEK, self._batch.rows)]
         item = self._first
         return next(iter(self._sampler.batches([item[:-1] if self._labelled(item) else item])))
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this data set from others: all inputs, or the first batch of an iterable, and labels."""
+        inputs = self._batch if self.whole else self.peek()
+        labels = "" if self._y is None else hashlib.sha256(np.ascontiguousarray(self._y).tobytes()).hexdigest()
+        return {"inputs" if self.whole else "first inputs": of_inputs(inputs), "labels": labels}
 
     def count(self) -> int:
         """The number of rows; reads an iterable once if it is not known."""
@@ -158,7 +175,8 @@ class DataSet:
                 yield batch, labels
 
     def _labelled(self, item: Any) -> bool:
-        return isinstance(item, (tuple, list)) and self._arity is not None and len(item) == self._arity + 1
+        parts = isinstance(item, (tuple, list)) and not isinstance(item[0] if item else 0.0, (int, float))
+        return parts and self._arity is not None and len(item) == self._arity + 1
 
     def _check_labels(self, rows: int) -> None:
         if self._y is not None and len(self._y) != rows:
@@ -211,7 +229,9 @@ def rows_of_block(level: int, width: int) -> int:
     return max(2, min(BLOCK_PASSES >> level, BLOCK_FLOATS // width))
 
 
-def blocks_of(data: DataSet, slices: Sequence[Slice], seed: int, width: int) -> Iterator[Block]:
+def blocks_of(
+    data: DataSet, slices: Sequence[Slice], seed: int, width: int, strata: NDArray[np.uint8] | None = None
+) -> Iterator[Block]:
     """The rows of all slices in one reading of the data set.
 
     What is in a block does not depend on the batches in which inputs come.
@@ -221,6 +241,7 @@ def blocks_of(data: DataSet, slices: Sequence[Slice], seed: int, width: int) -> 
         slices: Which rows to take.
         seed: Seed of the run.
         width: Numbers that a pass gives per row.
+        strata: Stratum of every row; ``None``: there is one.
 
     Yields:
         Blocks, in an order that follows from the slices.
@@ -228,7 +249,7 @@ def blocks_of(data: DataSet, slices: Sequence[Slice], seed: int, width: int) -> 
     collectors = [_Collector(part, rows_of_block(part.level, width)) for part in slices]
     for first, batch, labels in data.batches():
         for collector in collectors:
-            collector.add(seed, first, batch, labels)
+            collector.add(seed, first, batch, labels, None if strata is None else strata[first : first + batch.rows])
             yield from collector.full_blocks()
     for collector in collectors:
         yield from collector.rest()
@@ -243,10 +264,15 @@ class _Collector:
         self._pieces: list[tuple[Batch, NDArray[Any] | None]] = []
         self._waiting = self._sent = 0
 
-    def add(self, seed: int, first: int, batch: Batch, labels: NDArray[Any] | None) -> None:
+    def add(
+        self, seed: int, first: int, batch: Batch, labels: NDArray[Any] | None, strata: NDArray[np.uint8] | None
+    ) -> None:
         part = self._slice
         u = random_numbers(seed, part.level, part.sweep, first, batch.rows) + part.sweep
-        taken = np.flatnonzero((u >= part.low) & (u < part.high))
+        wanted = (u >= part.low) & (u < part.high)
+        if strata is not None:
+            wanted &= strata == part.stratum
+        taken = np.flatnonzero(wanted)
         if not len(taken):
             return
         if len(taken) < batch.rows:

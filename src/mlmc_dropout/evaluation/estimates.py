@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mlmc_dropout.evaluation.metrics import Metric
 
-__all__ = ["Design", "Rate", "Reading", "gradient", "ladder", "reading_of"]
+__all__ = ["Design", "Rate", "Reading", "gradient", "ladder", "reading_of", "weighted"]
 
 Array = NDArray[np.float64]
 
@@ -98,6 +98,25 @@ def reading_of(metric: Metric, averages: Array, covariance: Array, bias: float) 
         return Reading(value, float(np.sqrt(max(float(covariance[0, 0]), 0.0))), bias)
     stderr, shift = _bootstrap(metric, averages, covariance)
     return Reading(value, stderr, bias + abs(shift))
+
+
+def weighted(covariance: Array, weights: Array, part: slice) -> Array:
+    """Covariance of a f + c Δ for the components of a metric.
+
+    Args:
+        covariance: Covariance of (f, Δ), (2 K, 2 K).
+        weights: The weights a and c of each component, (2, K).
+        part: Where the components of the metric are.
+
+    Returns:
+        A matrix with a row per component.
+    """
+    K = len(covariance) // 2
+    a, c = weights[0][part], weights[1][part]
+    ff, fd, dd = covariance[:K, :K], covariance[:K, K:], covariance[K:, K:]
+    out = np.outer(a, a) * ff[part, part] + np.outer(c, c) * dd[part, part]
+    cross = np.outer(a, c) * fd[part, part]
+    return np.asarray(out + cross + cross.T)
 
 
 def gradient(metric: Metric, averages: Array) -> Array:

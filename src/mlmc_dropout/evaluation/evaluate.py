@@ -10,9 +10,9 @@ import numpy as np
 import torch  # noqa: F401  (for the doctest)
 
 from mlmc_dropout.errors import InputError
-from mlmc_dropout.evaluation.checkpoint import Checkpoint
+from mlmc_dropout.evaluation.checkpoint import Checkpoint, EvaluationProgress
 from mlmc_dropout.evaluation.data import DataSet
-from mlmc_dropout.evaluation.estimates import Design
+from mlmc_dropout.evaluation.estimates import Design, Reading
 from mlmc_dropout.evaluation.features import FeatureMap
 from mlmc_dropout.evaluation.goal import EvaluationGoal, Step
 from mlmc_dropout.evaluation.levels import passes_of
@@ -22,6 +22,7 @@ from mlmc_dropout.evaluation.result import Evaluation, EvaluationLevel, MetricEs
 from mlmc_dropout.evaluation.run import EvaluationEvent, EvaluationRun, reporter
 from mlmc_dropout.evaluation.single_terms import single_term_readings
 from mlmc_dropout.evaluation.statistics import Statistics
+from mlmc_dropout.evaluation.sweeps import Sweeps
 from mlmc_dropout.quantities.outputs import OutputKind, check_outputs
 from mlmc_dropout.result import Status
 from mlmc_dropout.runtime import fingerprint
@@ -121,7 +122,8 @@ def evaluate(
     chosen = select_metrics(metrics, outputs, data.has_labels)
     planner = Planner(method, passes, goal, chosen)
     features = FeatureMap(outputs, chosen)
-    saving = Checkpoint.at(checkpoint, checkpoint_interval, _identity(sampler, data, planner, outputs, int(seed)))
+    identity = {} if checkpoint is None else _identity(sampler, data, planner, outputs, int(seed))
+    saving = Checkpoint.at(checkpoint, checkpoint_interval, identity)
     if data.once and (checkpoint is not None or budget is None):
         raise InputError(
             "x is an iterator, which can be read once: that needs budget= and cannot be resumed from a checkpoint; "
@@ -151,51 +153,79 @@ class _Named:
 
 def _identity(sampler: DropoutSampler, data: DataSet, planner: Planner, outputs: str, seed: int) -> dict[str, Any]:
     facts: Any = _Named(planner, outputs)
-    return {**fingerprint.of_run(sampler, facts, seed), "first inputs": fingerprint.of_inputs(data.peek())}
+    return {**fingerprint.of_run(sampler, facts, seed), **data.identity()}
 
 
 # ------------------------------------------------------------------------------------------- result
 
 
 def _result(run: EvaluationRun, step: Step, outputs: str) -> Evaluation:
-    states, shares, rows = run.progress.states, run.progress.shares, run.progress.rows
-    if step.status is Status.STOPPED and (not rows or len(states) < 3 or min(s.count for s in states) < 2):
+    now, planner = run.progress, run.current_planner
+    few = any(len(part.states) < 3 or min(state.count for state in part.states) < 2 for part in now.parts)
+    if now.strata is not None:
+        few = any(not part.states or part.states[-1].count < part.rows for part in now.parts)
+    if step.status is Status.STOPPED and (not now.rows or few):
         raise KeyboardInterrupt
-    planner = run.current_planner
-    statistics = Statistics(states, planner.metrics, rows)
+    looked = _look(run, planner)
     if planner.method == "unbiased":
-        readings, design = single_term_readings(states, planner.metrics, shares, rows), None
+        part = now.parts[0]
+        readings = single_term_readings(part.states, planner.metrics, part.shares, now.rows)
     else:
-        design = planner.ladder_at_end(statistics, run.data.once)
-        readings = statistics.readings(design)
+        readings = _readings(run, looked)
+    busiest = max(range(len(now.parts)), key=lambda number: now.parts[number].passes)
+    rates = looked[busiest][0].rates
     estimates = {
-        metric.name: MetricEstimate(found.value, found.stderr, found.bias, statistics.rates(index))
+        metric.name: MetricEstimate(found.value, found.stderr, found.bias, rates(index))
         for index, (metric, found) in enumerate(zip(planner.metrics, readings, strict=True))
     }
+    levels = [
+        _level(one, level, design, now.design, number)
+        for number, (one, design) in enumerate(looked)
+        for level in range(len(one.states))
+        if one.states[level].count
+    ]
+    notes = (step.note, _trust(looked, now.design), *_remarks(planner, now))
     assert step.status is not None
     return Evaluation(
         estimates,
-        tuple(
-            _level(statistics, level, design, run.progress.design)
-            for level in range(len(states))
-            if states[level].count
-        ),
-        run.passes() / rows,
-        rows,
+        tuple(levels),
+        run.passes() / now.rows,
+        now.rows,
         step.status,
         planner.method,
         run.seed,
-        tuple(
-            note for note in (step.note, _trust(statistics, design, run.progress.design), *_remarks(planner)) if note
-        ),
-        _metadata(run.planner, outputs, run.progress.design),
+        tuple(note for note in notes if note),
+        _metadata(run.planner, outputs, now),
     )
 
 
-def _trust(statistics: Statistics, design: Design | None, unit: int) -> str:
+Looked = list[tuple[Statistics, Design | None]]
+
+
+def _look(run: EvaluationRun, planner: Planner) -> Looked:
+    """Statistics of the strata and the weights of their levels."""
+    now = run.progress
+    if now.strata is not None:
+        sweeps = Sweeps.of(now.parts, planner.metrics)
+        return list(zip(sweeps.statistics, sweeps.designs(), strict=True))
+    statistics = Statistics(now.parts[0].states, planner.metrics, now.rows)
+    return [(statistics, None if planner.method == "unbiased" else planner.ladder_at_end(statistics, run.data.once))]
+
+
+def _readings(run: EvaluationRun, looked: Looked) -> list[Reading]:
+    if run.progress.strata is not None:
+        return Sweeps.of(run.progress.parts, run.planner.metrics).readings()
+    statistics, design = looked[0]
+    assert design is not None
+    return statistics.readings(design)
+
+
+def _trust(looked: Looked, unit: int) -> str:
     """A remark on levels whose variance rests on few inputs and matters."""
-    if design is None:
+    if len(looked) > 1 or looked[0][1] is None:
         return ""
+    statistics, design = looked[0]
+    assert design is not None
     used = [level for level in design.weights if statistics.heavy(level) and statistics.matters(level, design)]
     if not used:
         return ""
@@ -206,18 +236,24 @@ def _trust(statistics: Statistics, design: Design | None, unit: int) -> str:
     )
 
 
-def _metadata(planner: Planner, outputs: str, design: int) -> dict[str, Any]:
+def _metadata(planner: Planner, outputs: str, progress: EvaluationProgress) -> dict[str, Any]:
     goal = planner.goal
     asked = {"tolerance": goal.tolerance, "relative": goal.relative, "budget": goal.budget, "passes": planner.passes}
-    return {**asked, "outputs": outputs, "design": design, "versions": versions()}
+    found = {"design": progress.design, "pilot": progress.pilot}
+    return {**asked, "outputs": outputs, **found, "versions": versions()}
 
 
-def _remarks(planner: Planner) -> list[str]:
+def _remarks(planner: Planner, progress: EvaluationProgress) -> list[str]:
     remarks = []
     if planner.design > 1:
         remarks.append(
             f"Every input gets {planner.design} passes or more, so that passes come in stratified designs of "
             f"{planner.design}; the pilot with independent passes is in the cost, but not in the table."
+        )
+    if len(progress.parts) > 1:
+        remarks.append(
+            f"Inputs were sorted into {len(progress.parts)} strata by a few passes each, and each stratum has levels "
+            "of its own; these passes are in the cost, too. Rates are those of the stratum with most passes."
         )
     jumps = [metric.name for metric in planner.metrics if metric.kinks]
     if not jumps:
@@ -229,7 +265,7 @@ def _remarks(planner: Planner) -> list[str]:
     ]
 
 
-def _level(statistics: Statistics, level: int, design: Design | None, unit: int) -> EvaluationLevel:
+def _level(statistics: Statistics, level: int, design: Design | None, unit: int, stratum: int) -> EvaluationLevel:
     state, K = statistics.states[level], statistics.states[0].components
     offset = 0 if level == 0 else K
     block = state.block
@@ -243,7 +279,7 @@ def _level(statistics: Statistics, level: int, design: Design | None, unit: int)
         tables["kurtosis"][metric.name] = float(np.nanmax(kurtosis)) if np.isfinite(kurtosis).any() else 3.0
         tables["variance_plain"][metric.name] = float(np.sum(g**2 * block.variance[2 * K :][part]))
     passes = unit * passes_of(level)
-    return EvaluationLevel(passes, state.count, state.count * passes, _use(level, design), **tables)
+    return EvaluationLevel(passes, state.count, state.count * passes, _use(level, design), **tables, stratum=stratum)
 
 
 def _use(level: int, design: Design | None) -> str:

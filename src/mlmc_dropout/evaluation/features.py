@@ -79,6 +79,22 @@ class FeatureMap:
                 made.update(metric.features(_single(parts, self.outputs)))
         return made
 
+    def fitted(self, y: Any, structure: Structure) -> Any:
+        """Labels with the axes of the outputs: one number per input is enough for a network with one output column.
+
+        Args:
+            y: Labels, or ``None``.
+            structure: Structure of the outputs.
+
+        Returns:
+            The labels.
+        """
+        shape = structure.names()[0][1]
+        single = shape == (1,) or (shape == (2,) and self.outputs in PAIR_OUTPUTS and len(structure.names()) == 1)
+        if y is None or self.outputs in CLASS_OUTPUTS or np.ndim(y) != 1 or not single:
+            return y
+        return np.asarray(y)[:, None]
+
     def values(self, expected: Features, y: Any) -> Array:
         """The numbers of all metrics, side by side.
 
@@ -214,8 +230,8 @@ def _check_classes(logs: Array, y: Any) -> None:
     low, high = int(np.min(y)), int(np.max(y))
     if low < 0 or high >= logs.shape[-1]:
         raise InputError(
-            f"labels are class numbers from 0 to {logs.shape[-1] - 1}: got {low if low < 0 else high}; "
-            "leave out inputs without a label"
+            f"labels are class numbers from 0 to {logs.shape[-1] - 1}: got {low if low < 0 else high}; leave out "
+            "inputs without a label, and give outputs='values' if the network returns values, not classes"
         )
 
 

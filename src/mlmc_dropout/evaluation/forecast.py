@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mlmc_dropout.evaluation.levels import passes_of
 
-__all__ = ["Forecast", "Variances", "cheapest", "smallest", "total_variance"]
+__all__ = ["Forecast", "Variances", "cheapest", "counts_for", "smallest", "total_variance"]
 
 Array = NDArray[np.float64]
 
@@ -109,8 +109,18 @@ def total_variance(counts: Mapping[int, float], variances: Variances, rows: int)
     return np.asarray(sum(parts))
 
 
-def _counts(factor: float, V: Mapping[int, float], W: Mapping[int, float], rows: int) -> dict[int, float]:
-    """n_ℓ = λ √(V_ℓ/T_ℓ); beyond one sweep the variance within inputs counts, in whole sweeps."""
+def counts_for(factor: float, V: Mapping[int, float], W: Mapping[int, float], rows: int) -> dict[int, float]:
+    """n_ℓ = λ √(V_ℓ/T_ℓ); beyond one sweep the variance within inputs counts, in whole sweeps.
+
+    Args:
+        factor: The factor λ.
+        V: Variances over inputs and passes, by level.
+        W: Variances over passes at one input, by level.
+        rows: Number of inputs.
+
+    Returns:
+        Samples per level.
+    """
     counts = {}
     for level in V:
         n = max(factor * math.sqrt(V[level] / passes_of(level)), 2.0)
@@ -139,15 +149,15 @@ def cheapest(variances: Variances, allowed: Array, rows: int) -> dict[int, float
     for metric, limit in enumerate(allowed):
         V, W = variances.of(metric)
         low, high = 0.0, 1.0
-        while _variance(_counts(high, V, W, rows), V, W, rows) > limit and high < 1e30:
+        while _variance(counts_for(high, V, W, rows), V, W, rows) > limit and high < 1e30:
             low, high = high, 4.0 * high
         for _ in range(24):
             middle = 0.5 * (low + high)
-            if _variance(_counts(middle, V, W, rows), V, W, rows) > limit:
+            if _variance(counts_for(middle, V, W, rows), V, W, rows) > limit:
                 low = middle
             else:
                 high = middle
-        of_metric = _counts(high, V, W, rows)
+        of_metric = counts_for(high, V, W, rows)
         counts = {level: max(n, of_metric[level]) for level, n in counts.items()}
     return counts
 
@@ -170,7 +180,7 @@ def smallest(
     V, W = variances.of(metric)
 
     def counts(factor: float) -> dict[int, float]:
-        return {level: max(n, done.get(level, 0.0)) for level, n in _counts(factor, V, W, rows).items()}
+        return {level: max(n, done.get(level, 0.0)) for level, n in counts_for(factor, V, W, rows).items()}
 
     def cost(factor: float) -> float:
         return sum((n - done.get(level, 0.0)) * passes_of(level) for level, n in counts(factor).items())

@@ -70,9 +70,13 @@ class Step:
         status: How it ended, if it did.
         note: A remark on that.
         design: More than 1: begin again with stratified designs of so many passes.
+        sweeps: Whether all inputs are used in whole sweeps then.
+        scoring: More than 0: sort the inputs into strata first, by so many passes each.
     """
 
     slices: tuple[Slice, ...] = ()
     status: Status | None = None
     note: str = ""
     design: int = 1
+    scoring: int = 0
+    sweeps: bool = False

@@ -35,17 +35,19 @@ _FLOATS = 1 << 21  # outputs of passes held at once, unless a single pass of the
 
 @dataclass(frozen=True, slots=True)
 class LevelState:
-    """Samples of a level: K numbers f, K differences Δ and K plain differences f − f(first half) each.
+    """Samples of a level: per sample K numbers f, Δ, f − f(first half), and the mean of Δ of the halves.
 
     Attributes:
-        block: Moments of the 3 K numbers (f, Δ, plain).
+        block: Moments of the 4 K numbers (f, Δ, plain, Δ of the halves).
         cross: Σ (z − z̄)(z − z̄)ᵀ for z = (f, Δ), shape (2 K, 2 K).
         within: Σ ½ d dᵀ for the difference d of z between the two halves: within an input, one level below.
+        paired: Σ (Δ − Δ̄)(Δ of the halves − its mean), (K,).
     """
 
     block: MomentBlock
     cross: Array
     within: Array
+    paired: Array
 
     @classmethod
     def empty(cls, components: int) -> LevelState:
@@ -58,25 +60,27 @@ class LevelState:
             The identity of :meth:`merge`.
         """
         zeros = np.zeros((2 * components, 2 * components))
-        return cls(MomentBlock.empty((3 * components,)), zeros, zeros)
+        return cls(MomentBlock.empty((4 * components,)), zeros, zeros, np.zeros(components))
 
     @classmethod
-    def of(cls, f: Array, delta: Array, plain: Array, half: Array) -> LevelState:
+    def of(cls, f: Array, delta: Array, plain: Array, below: Array, half: Array) -> LevelState:
         """The state of samples.
 
         Args:
             f: Values f, (N, K).
             delta: Differences Δ, (N, K).
             plain: Plain differences, (N, K).
+            below: Means of Δ over the two halves, (N, K).
             half: Differences d between the halves, (N, 2 K).
 
         Returns:
             The state.
         """
-        block = MomentBlock.of(np.concatenate([f, delta, plain], axis=1))
-        size = 2 * f.shape[1]
-        deviation = np.concatenate([f, delta], axis=1) - block.mean[:size]
-        return cls(block, deviation.T @ deviation, 0.5 * half.T @ half)
+        block = MomentBlock.of(np.concatenate([f, delta, plain, below], axis=1))
+        K = f.shape[1]
+        deviation = np.concatenate([f, delta], axis=1) - block.mean[: 2 * K]
+        paired = np.sum(deviation[:, K:] * (below - block.mean[3 * K :]), axis=0)
+        return cls(block, deviation.T @ deviation, 0.5 * half.T @ half, paired)
 
     def merge(self, other: LevelState) -> LevelState:
         """The state of both sets of samples.
@@ -89,11 +93,27 @@ class LevelState:
         """
         if not self.count or not other.count:
             return self if self.count else other
-        size = len(self.cross)
-        shift = other.block.mean[:size] - self.block.mean[:size]
+        size, K = len(self.cross), self.components
+        shift = other.block.mean - self.block.mean
         weight = self.count * other.count / (self.count + other.count)
-        cross = self.cross + other.cross + weight * np.outer(shift, shift)
-        return LevelState(self.block.merge(other.block), cross, self.within + other.within)
+        cross = self.cross + other.cross + weight * np.outer(shift[:size], shift[:size])
+        paired = self.paired + other.paired + weight * shift[K:size] * shift[3 * K :]
+        return LevelState(self.block.merge(other.block), cross, self.within + other.within, paired)
+
+    def pair(self, component: int) -> tuple[Array, Array]:
+        """Mean and covariance of Δ and of Δ of the halves.
+
+        Args:
+            component: Number of the component.
+
+        Returns:
+            Arrays (2,) and (2, 2).
+        """
+        K = self.components
+        places = [K + component, 3 * K + component]
+        mixed = float(self.paired[component]) / max(self.count - 1, 1)
+        variances = self.block.variance[places]
+        return self.block.mean[places], np.array([[variances[0], mixed], [mixed, variances[1]]])
 
     @property
     def count(self) -> int:
@@ -125,7 +145,13 @@ class LevelState:
         block = self.block
         assert block.s3 is not None and block.s4 is not None
         moments = np.stack([block.mean, block.s2, block.s3, block.s4])
-        return {"count": np.array(block.count), "moments": moments, "cross": self.cross, "within": self.within}
+        return {
+            "count": np.array(block.count),
+            "moments": moments,
+            "cross": self.cross,
+            "within": self.within,
+            "paired": self.paired,
+        }
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> LevelState:
@@ -136,9 +162,14 @@ class LevelState:
 
         Returns:
             The state.
+
+        Raises:
+            ValueError: If the count is no whole number.
         """
+        if arrays["count"].shape or arrays["count"].dtype.kind not in "iu":
+            raise ValueError(f"a count of {arrays['count']!r}")
         block = MomentBlock(int(arrays["count"]), *arrays["moments"])
-        return cls(block, arrays["cross"], arrays["within"])
+        return cls(block, arrays["cross"], arrays["within"], arrays["paired"])
 
 
 def passes_of(level: int) -> int:
@@ -173,6 +204,7 @@ def level_sample(
         NonFiniteOutputError: If an output is NaN or infinite.
         InputError: If outputs or labels are not what they were said to be.
     """
+    y = features.fitted(y, source.program.structure)
     means = _means_of_quarters(source, y, level, replicate, features, design)
     quarters = means if level >= 2 else None
     halves = halves_joined(means) if level >= 2 else means if level == 1 else None
@@ -180,16 +212,16 @@ def level_sample(
     f = features.values(whole, y)[0]
     nothing = np.zeros_like(f)
     if halves is None:
-        return LevelState.of(f, nothing, nothing, np.concatenate([nothing, nothing], axis=1))
+        return LevelState.of(f, nothing, nothing, nothing, np.concatenate([nothing, nothing], axis=1))
     f_half = features.values(halves, y)
     delta = f - 0.5 * (f_half[0] + f_half[1])
-    below = nothing
+    below = between = nothing
     if quarters is not None:
         f_quarter = features.values(quarters, y)
         delta_half = f_half - 0.5 * (f_quarter[0::2] + f_quarter[1::2])
-        below = delta_half[0] - delta_half[1]
-    half = np.concatenate([f_half[0] - f_half[1], below], axis=1)
-    return LevelState.of(f, delta, f - f_half[0], half)
+        below, between = 0.5 * (delta_half[0] + delta_half[1]), delta_half[0] - delta_half[1]
+    half = np.concatenate([f_half[0] - f_half[1], between], axis=1)
+    return LevelState.of(f, delta, f - f_half[0], below, half)
 
 
 def _means_of_quarters(

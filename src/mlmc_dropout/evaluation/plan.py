@@ -8,7 +8,7 @@ follow from the level states, so that a run that was interrupted decides the sam
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,14 +16,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlmc_dropout.errors import AllocationError, InputError
+from mlmc_dropout.evaluation.choice import Choice, finest_levels, for_budget, for_tolerance
+from mlmc_dropout.evaluation.counts import (
+    ENOUGH,
+    GROWTH,
+    PILOT_LEAST,
+    believable,
+    missing_counts,
+    pilot_of,
+    slices_for,
+)
 from mlmc_dropout.evaluation.data import Slice
 from mlmc_dropout.evaluation.estimates import Design, Reading, ladder
-from mlmc_dropout.evaluation.forecast import Forecast, cheapest, smallest, total_variance
 from mlmc_dropout.evaluation.goal import TOP, EvaluationGoal, Shares, Step
 from mlmc_dropout.evaluation.levels import LevelState, passes_of
 from mlmc_dropout.evaluation.metrics import Metric
 from mlmc_dropout.evaluation.single_terms import DECAY, level_probabilities, mean_cost, single_term_readings
 from mlmc_dropout.evaluation.statistics import Statistics
+from mlmc_dropout.evaluation.strata import Part
+from mlmc_dropout.evaluation.sweeps import Sweeps, next_sweeps
 from mlmc_dropout.result import Status
 
 __all__ = ["METHODS", "Planner"]
@@ -32,11 +43,13 @@ Array = NDArray[np.float64]
 
 METHODS = ("mlmc", "jackknife", "plug-in", "unbiased")
 FIRST_TOP = 2  # levels of the pilot
-PILOT, PILOT_LEAST, PILOT_FINE = 128, 32, 8  # inputs of the pilot: on level 0, on the others, on costly ones
-GROWTH = 4.0  # by how much a level may grow in a round: variances of few samples are not to be trusted
-TRUST = 0.3  # share of all passes that a level may take so that its variance can be believed
-ENOUGH = 0.97  # a level that has this share of what it needs is left alone
-DESIGN = 16  # passes of a stratified design, used where every input gets as many
+PILOT = (48, 32, 64)  # inputs of the pilot, per level: most where they are most likely to be of use
+DESIGN_PILOT = (16, 16, 48)  # the same in stratified designs, which cost more
+PILOT_TERMS = 128  # first draws of single terms, and inputs of a given T
+SINGLE = 0.25  # share of the inputs that, if the coarsest level needs more, makes one level better than several
+SCORES = {80: 4, 200: 8, 800: 32}  # passes per input from which on they are sorted into strata, by so many of them
+STRATA_ROWS = 200  # inputs below which there are no strata
+DESIGNS = {6: 2, 25: 4, 80: 8, 400: 16}  # passes per input from which on they come in stratified designs of so many
 ONE_READING = 7  # levels where the data can be read once
 
 
@@ -154,69 +167,25 @@ class Planner:
             weights.append(np.full(metric.components, w))
         return np.concatenate(weights)
 
-    def _choose(self, statistics: Statistics) -> _Choice:
+    def _choose(self, statistics: Statistics) -> Choice:
         """Of all ladders, those with levels not yet run included, the one that needs the fewest further passes."""
         forecast = statistics.forecast(self._extrapolated(statistics), TOP + 1)
         readings = statistics.readings(self._most_accurate(statistics))
         left = math.inf if self.goal.budget is None else (self.goal.budget - statistics.cost()) * statistics.rows
         done = {level: float(state.count) for level, state in enumerate(statistics.states)}
-        choose = self._for_budget if self.goal.tolerance is None else self._for_tolerance
-        choices = [
-            choose(forecast, readings, base, top, left, done)
-            for top in self._tops(forecast, readings, len(done) - 1)
-            for base in ([top] if self._single else range(top + 1))
-        ]
+        tops = finest_levels(self.goal, forecast, readings, len(done) - 1)
+        ladders = [(base, top) for top in tops for base in ([top] if self._single else range(top + 1))]
+        if self.goal.tolerance is None:
+            choices = [for_budget(forecast, readings, base, top, left, done) for base, top in ladders]
+        else:
+            choices = [for_tolerance(self.goal, forecast, readings, base, top, done) for base, top in ladders]
         best = min(choices, key=lambda choice: choice.loss)
+        if best.counts[best.base] > SINGLE * statistics.rows:
+            best = min((choice for choice in choices if choice.base == choice.top), key=lambda choice: choice.loss)
         if self.goal.tolerance is None or best.top >= len(done):
             return best
         own = ladder(best.base, best.top, self._extrapolated(statistics))  # whose values relative tolerances refer to
-        return self._for_tolerance(forecast, statistics.readings(own), best.base, best.top, left, done)
-
-    def _tops(self, forecast: Forecast, readings: Sequence[Reading], top: int) -> range:
-        """Finest levels worth looking at: from the first with little enough bias on, or the next few."""
-        if self.goal.tolerance is None:
-            return range(1, min(max(top, 1) + 4, TOP) + 1)
-        first = max(top, 1)
-        targets = self.goal.targets(readings)
-        enough = [(forecast.bias[level] <= math.sqrt(0.5) * targets).all() for level in range(first, TOP + 1)]
-        first = first + enough.index(True) if any(enough) else TOP
-        return range(first, min(first + 1, TOP) + 1)
-
-    def _for_tolerance(
-        self,
-        forecast: Forecast,
-        readings: Sequence[Reading],
-        base: int,
-        top: int,
-        left: float,
-        done: Mapping[int, float],
-    ) -> _Choice:
-        """Further passes to the tolerance; far too many where bias takes more than half of the error's square."""
-        targets = self.goal.targets(readings) ** 2
-        bias = forecast.bias[top] ** 2
-        variances = forecast.variances(base, top)
-        counts = cheapest(variances, np.maximum(targets - bias, 0.5 * targets), forecast.rows)
-        cost = sum(_further(n, level, done) * passes_of(level) for level, n in counts.items())
-        excess = float(np.max(bias / targets)) - 0.5
-        return _Choice(base, top, counts, cost + (1e15 * (1.0 + excess) if excess > 0 else 0.0))
-
-    def _for_budget(
-        self,
-        forecast: Forecast,
-        readings: Sequence[Reading],
-        base: int,
-        top: int,
-        left: float,
-        done: Mapping[int, float],
-    ) -> _Choice:
-        """The error that the rest of the budget gets us to, relative to the values."""
-        scale = np.array([max(abs(r.value), 1e-12) for r in readings]) ** 2
-        variances = forecast.variances(base, top)
-        hardest = int(np.argmax(sum(variances.total.values()) / scale))
-        counts = smallest(variances, hardest, left, forecast.rows, done)
-        cost = sum(_further(n, level, done) * passes_of(level) for level, n in counts.items())
-        error = (total_variance(counts, variances, forecast.rows) + forecast.bias[top] ** 2) / scale
-        return _Choice(base, top, counts, float(np.max(error)) + (1e15 if cost > left + 1 else 0.0))
+        return for_tolerance(self.goal, forecast, statistics.readings(own), best.base, best.top, done)
 
     # ---------------------------------------------------------------------------- steps
 
@@ -236,17 +205,18 @@ class Planner:
         if self._fixed:
             return self._first_of_single(rows, total)
         if self.method == "unbiased":
-            return self._single_terms((), rows, min(PILOT, total / mean_cost()))
-        levels = range(FIRST_TOP + 1)
-        least = max(2, int(min(1.0, total / (16 * PILOT)) * PILOT_LEAST))
-        counts = {level: max(least, int(min(1.0, total / (8 * PILOT)) * PILOT) >> level) for level in levels}
+            return self._single_terms((), rows, min(PILOT_TERMS, total / mean_cost()))
+        pilot = PILOT if self.design == 1 else DESIGN_PILOT
+        whole = sum(n * passes_of(level) for level, n in enumerate(pilot))
+        part = min(1.0, total / (2.5 * whole))  # a small budget is not to be spent on a pilot
+        counts = {level: max(2, int(part * n)) for level, n in enumerate(pilot)}
         cost = sum(n * passes_of(level) for level, n in counts.items())
         if cost > total:
             raise AllocationError(
                 f"a budget of {self.goal.budget:g} passes for each of {rows} inputs is too small: the pilot alone "
                 f"takes {cost} passes; give at least {cost / rows:.2g}"
             )
-        return self._slices((), {level: float(n) for level, n in counts.items()}, rows)
+        return slices_for((), {level: float(n) for level, n in counts.items()}, rows)
 
     def _first_of_single(self, rows: int, total: float) -> tuple[Slice, ...]:
         """A given T: all inputs, or as many as the budget allows; half of a pilot if there is a tolerance."""
@@ -254,10 +224,10 @@ class Planner:
         level = passes.bit_length() - 1
         if self.method == "jackknife" and not level:
             raise AllocationError(f"the jackknife needs 2 passes per input: got a budget of {self.goal.budget:g}")
-        wanted = float(rows) if self.goal.tolerance is None else float(min(rows, PILOT))
+        wanted = float(rows) if self.goal.tolerance is None else float(min(rows, PILOT_TERMS))
         if self.goal.tolerance is None and self.goal.budget is not None:
             wanted = max(wanted, total // passes // rows * rows)
-        return self._slices((), {level: min(wanted, total / passes)}, rows)
+        return slices_for((), {level: min(wanted, total / passes)}, rows)
 
     def statistics(self, states: Sequence[LevelState], rows: int) -> Statistics:
         """The levels that can be used: up to one that got fewer than two inputs by bad luck.
@@ -285,80 +255,73 @@ class Planner:
             return self._single_terms((), 1, budget / mean_cost())
         if self.method != "mlmc":
             passes = self.passes or 1 << int(math.log2(max(budget, 1.0)))
-            return self._slices((), {passes.bit_length() - 1: min(budget / passes, 1.0)}, 1)
+            return slices_for((), {passes.bit_length() - 1: min(budget / passes, 1.0)}, 1)
         steps = range(ONE_READING)
         cost = sum(2.0 ** ((1.0 - DECAY) * step) for step in steps)
         base = max(0, int(math.log2(max(budget / cost, 1.0))))
         share = min(budget / cost / passes_of(base), 1.0)
-        return self._slices((), {base + step: share * 2.0 ** (-DECAY * step) for step in steps}, 1)
+        return slices_for((), {base + step: share * 2.0 ** (-DECAY * step) for step in steps}, 1)
 
-    def after(self, states: Sequence[LevelState], shares: Shares, rows: int) -> Step:
+    def after(self, parts: Sequence[Part], rows: int, sweeping: bool = False) -> Step:
         """The next step.
 
         Args:
-            states: One per level.
-            shares: What the levels have used.
+            parts: The strata; one, if there are none.
             rows: Number of inputs.
+            sweeping: Whether all inputs are used in whole sweeps.
 
         Returns:
             What to run, or how the run ended.
         """
+        if sweeping:
+            return self._after_sweeps(parts)
+        states, shares = parts[0].states, parts[0].shares
         if self.method == "unbiased":
             return self._after_terms(states, shares, rows)
         statistics = self.statistics(states, rows)
         if len(statistics.states) < min(len(states), FIRST_TOP + 1) and self.passes is None:  # few, and bad luck
-            return Step(self._slices(shares, {len(statistics.states): float(PILOT_LEAST)}, rows))
+            return Step(slices_for(shares, {len(statistics.states): float(PILOT_LEAST)}, rows))
         if self._fixed:
             return self._after_single(statistics, shares)
         choice = self._choose(statistics)
-        if self._worth_designs(choice, statistics):
-            return Step(design=DESIGN)
+        design = self._worth_designs(choice, statistics)
+        if design > 1:
+            planned = sum(n * passes_of(level) for level, n in choice.counts.items()) / rows
+            if not self._sweeps:
+                return Step(design=design)
+            scoring = max(
+                (size for least, size in SCORES.items() if planned >= least and rows >= STRATA_ROWS), default=0
+            )
+            return Step(design=design, scoring=scoring, sweeps=True)
         if choice.top > len(statistics.states) - 1:
-            return self._within(self._more_levels(statistics, choice, shares), statistics, shares)
+            pilot = pilot_of(statistics, choice.counts, choice.top)
+            return self._within(Step(slices_for(shares, pilot, rows)), statistics, shares)
         limited = self.goal.tolerance is not None
-        needed = self._believable(statistics, choice.counts) if limited else choice.counts
-        missing = self._missing(statistics, shares, needed, limited)
+        needed = believable(statistics, choice.counts) if limited else choice.counts
+        missing = missing_counts(shares, needed, rows, limited)
         if missing:
-            return self._within(Step(self._slices(shares, missing, rows)), statistics, shares)
+            return self._within(Step(slices_for(shares, missing, rows)), statistics, shares)
         return Step((), *self._verdict(statistics.readings(self.ladder_now(statistics))))
 
-    def _worth_designs(self, choice: _Choice, statistics: Statistics) -> bool:
-        """Whether every input will get so many passes that they had better be stratified."""
-        if self.method != "mlmc" or self.design > 1:
-            return False
-        passes = choice.counts[choice.base] / statistics.rows * passes_of(choice.base)
-        return passes >= DESIGN and statistics.cost() < 0.5 * passes
+    def _worth_designs(self, choice: Choice, statistics: Statistics) -> int:
+        """Passes per stratified design, if every input will get several passes; 1 if not."""
+        if self.method != "mlmc" or self.design > 1 or choice.counts[choice.base] < statistics.rows:
+            return 1
+        passes = sum(n * passes_of(level) for level, n in choice.counts.items()) / statistics.rows
+        if not min(0.15 * passes, 1.5) < statistics.cost() < 0.5 * passes:
+            return 1
+        return max((size for least, size in DESIGNS.items() if passes >= least), default=1)
 
-    def _more_levels(self, statistics: Statistics, choice: _Choice, shares: Shares) -> Step:
-        """Pilots of the next two levels of the ladder that was chosen."""
-        first = len(statistics.states)
-        counts = {}
-        for level in range(first, min(choice.top, first + 1) + 1):
-            counts[level] = min(max(choice.counts.get(level, 0.0), PILOT_FINE), PILOT_LEAST)
-        return Step(self._slices(shares, counts, statistics.rows))
+    @property
+    def _sweeps(self) -> bool:
+        """Whether all inputs may be used in whole sweeps, to a tolerance, for metrics that are plain averages."""
+        plain = all(metric.reduce is None and not metric.kinks for metric in self.metrics)
+        return plain and self.goal.tolerance is not None and self.goal.budget is None
 
-    def _believable(self, statistics: Statistics, counts: Mapping[int, float]) -> dict[int, float]:
-        """Twice the samples where few of them carry most of the variance, if that does not cost much."""
-        planned = sum(n * passes_of(level) for level, n in counts.items())
-        enough = dict(counts)
-        for level, n in counts.items():
-            count = statistics.states[level].count
-            more = min(2.0 * count, statistics.rows)
-            if statistics.heavy(level) and count < statistics.rows and more * passes_of(level) < TRUST * planned:
-                enough[level] = max(n, more)
-        return enough
-
-    def _missing(
-        self, statistics: Statistics, shares: Shares, needed: Mapping[int, float], limited: bool
-    ) -> dict[int, float]:
-        """Samples to add per level; ``limited``: not too many at once."""
-        missing = {}
-        for level, n in needed.items():
-            used = shares[level][0] * statistics.rows
-            if used < (ENOUGH * n if n < statistics.rows else n - 0.5):
-                most = GROWTH * max(used, PILOT_LEAST) if limited else math.inf
-                missing[level] = max(min(n, most) - used, 1.0)
-        return missing
+    def _after_sweeps(self, parts: Sequence[Part]) -> Step:
+        now = Sweeps.of(parts, self.metrics)
+        slices = next_sweeps(now, self.goal)
+        return Step(slices) if slices else Step((), *self._verdict(now.readings()))
 
     def _within(self, step: Step, statistics: Statistics, shares: Shares) -> Step:
         """The step, cut down to what is left of the budget."""
@@ -372,12 +335,12 @@ class Planner:
         forecast = statistics.forecast(self._extrapolated(statistics), len(statistics.states))
         done = {level: float(state.count) for level, state in enumerate(statistics.states)}
         readings = statistics.readings(design)
-        choice = self._for_budget(forecast, readings, design.base, design.top, left, done)
-        missing = self._missing(statistics, shares, choice.counts, limited=False)
+        choice = for_budget(forecast, readings, design.base, design.top, left, done)
+        missing = missing_counts(shares, choice.counts, statistics.rows, limited=False)
         cost = sum(n * passes_of(level) for level, n in missing.items())
         if cost > left * 1.02 or cost < 0.05 * statistics.cost() * statistics.rows:
             return Step((), *self._verdict(readings))
-        return Step(self._slices(shares, missing, statistics.rows))
+        return Step(slices_for(shares, missing, statistics.rows))
 
     def _after_single(self, statistics: Statistics, shares: Shares) -> Step:
         readings = statistics.readings(self.ladder_now(statistics))
@@ -386,11 +349,11 @@ class Planner:
         top = len(statistics.states) - 1
         forecast = statistics.forecast(self._extrapolated(statistics), top + 1)
         done = {top: float(statistics.states[top].count)}
-        choice = self._for_tolerance(forecast, readings, top, top, math.inf, done)
-        missing = self._missing(statistics, shares, choice.counts, limited=True)
+        choice = for_tolerance(self.goal, forecast, readings, top, top, done)
+        missing = missing_counts(shares, choice.counts, statistics.rows, limited=True)
         if not missing:
             return Step((), *self._verdict(readings))
-        return self._within(Step(self._slices(shares, missing, statistics.rows)), statistics, shares)
+        return self._within(Step(slices_for(shares, missing, statistics.rows)), statistics, shares)
 
     def _verdict(self, readings: Sequence[Reading]) -> tuple[Status, str]:
         if self.goal.tolerance is None:
@@ -410,7 +373,8 @@ class Planner:
     def _single_terms(self, shares: Shares, rows: int, count: float) -> tuple[Slice, ...]:
         """``count`` further inputs, each on a random level."""
         p = level_probabilities()
-        return self._slices(shares, {level: count * float(p[level]) for level in range(len(p))}, rows)
+        counts = {level: count * float(p[level]) for level in range(len(p))}
+        return slices_for(shares, counts, rows, whole=False)
 
     def _after_terms(self, states: Sequence[LevelState], shares: Shares, rows: int) -> Step:
         readings = single_term_readings(states, self.metrics, shares, rows)
@@ -426,38 +390,6 @@ class Planner:
         if wanted * ENOUGH <= count:
             return Step((), *self._verdict(readings))
         return Step(self._single_terms(shares, rows, wanted - count))
-
-    # -------------------------------------------------------------------------- slices
-
-    def _slices(self, shares: Shares, counts: Mapping[int, float], rows: int) -> tuple[Slice, ...]:
-        """So many further inputs per level; a sweep that is begun beyond the first is completed."""
-        slices: list[Slice] = []
-        for level, count in sorted(counts.items()):
-            low, replicate = shares[level] if level < len(shares) else (0.0, 0)
-            high = low + count / rows
-            if high > 1.0 and self.method != "unbiased":
-                high = float(math.ceil(high - 1e-9))
-            while low < high - 1e-12:
-                end = min(high, math.floor(low) + 1.0)
-                slices.append(Slice(level, low, end, replicate))
-                low, replicate = end, replicate + 1
-        return tuple(slices)
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """A ladder with its counts, and what speaks against it: further passes, or the error in the end."""
-
-    base: int
-    top: int
-    counts: Mapping[int, float]
-    loss: float
-
-
-def _further(count: float, level: int, done: Mapping[int, float]) -> float:
-    """Samples to add; a level that has not been run gets a pilot at least."""
-    least = 0.0 if level in done else PILOT_FINE
-    return max(count - done.get(level, 0.0), least)
 
 
 def _worst(readings: Sequence[Reading]) -> float:

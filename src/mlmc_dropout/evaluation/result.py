@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -13,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from mlmc_dropout.errors import InputError, MissingExtraError, ResultFileError
+from mlmc_dropout.evaluation.checking import check_plain
 from mlmc_dropout.evaluation.estimates import Rate
 from mlmc_dropout.files import replacing
 from mlmc_dropout.result import Status
 
 __all__ = ["Evaluation", "EvaluationLevel", "MetricEstimate", "load_evaluation"]
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,11 @@ class MetricEstimate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """An interval of 95 %: 1.96 standard errors and the bias to both sides."""
-        half = 1.96 * self.stderr + self.bias
+        """An interval of 95 %: 1.96 times the root mean square error to both sides.
+
+        With bias b and standard error s, ± 1.96 √(s² + b²) holds the value in 95 % of all cases or more, whatever b/s.
+        """
+        half = 1.96 * self.error
         return self.value - half, self.value + half
 
 
@@ -64,6 +69,7 @@ class EvaluationLevel:
         variance: Variance of the same over inputs and passes.
         kurtosis: Its kurtosis.
         variance_plain: Variance of f(all) − f(first half), without antithetic halves.
+        stratum: Stratum of the inputs, 0 being the hardest; 0 if there are none.
     """
 
     fidelity: int
@@ -74,6 +80,7 @@ class EvaluationLevel:
     variance: Mapping[str, float]
     kurtosis: Mapping[str, float]
     variance_plain: Mapping[str, float]
+    stratum: int = 0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -133,8 +140,9 @@ class Evaluation:
             The path of the file written.
         """
         path = _with_suffix(path)
+        plain = _nan_to_none(self.to_json())
         with replacing(path) as scratch:
-            scratch.write_text(json.dumps(_nan_to_none(self.to_json()), indent=1) + "\n")
+            scratch.write_text(json.dumps({**plain, "digest": _digest(plain)}, indent=1) + "\n")
         return path
 
     # ----------------------------------------------------------------------- exports
@@ -162,7 +170,7 @@ class Evaluation:
         for field in ("mean", "variance", "kurtosis", "variance_plain"):
             table = [[getattr(level, field)[name] for name in names] for level in self.levels]
             variables[f"level_{field}"] = (("level", "metric"), np.array(table).reshape(-1, len(names)))
-        for field in ("fidelity", "count", "cost"):
+        for field in ("fidelity", "count", "cost", "stratum"):
             variables[field] = ("level", [getattr(level, field) for level in self.levels])
         attrs = {"method": self.method, "seed": self.seed, "cost_per_input": self.cost, "rows": self.rows}
         attrs.update(status=self.status.value, metadata=json.dumps(dict(self.metadata)))
@@ -210,13 +218,19 @@ def load_evaluation(path: str | os.PathLike[str]) -> Evaluation:
     """
     path = Path(path) if Path(path).exists() else _with_suffix(path)
     try:
-        plain = json.loads(path.read_text())
+        plain = json.loads(path.read_text(encoding="utf-8"))
         if plain["kind"] != "evaluation" or plain["format"] != FORMAT:
-            raise ResultFileError(f"{path} is not an evaluation of format {FORMAT}; update mlmc-dropout")
+            raise ResultFileError(
+                f"{path} is not an evaluation of format {FORMAT}; evaluate again, or use the version that wrote it"
+            )
+        plain.pop("info", None)  # what was asked, added by the command line
+        if plain.pop("digest") != _digest(plain):
+            raise ValueError("its contents do not belong together; it was edited")
+        check_plain(plain)
         return _rebuild(plain)
     except FileNotFoundError:
         raise ResultFileError(f"{path}: no such file") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ResultFileError(f"{path} is not an evaluation of mlmc-dropout, or is damaged ({error})") from None
 
 
@@ -234,7 +248,16 @@ def _rebuild(plain: Mapping[str, Any]) -> Evaluation:
             field: {name: number(value) for name, value in level[field].items()}
             for field in ("mean", "variance", "kurtosis", "variance_plain")
         }
-        levels.append(EvaluationLevel(level["fidelity"], level["count"], level["cost"], level["used"], **tables))
+        levels.append(
+            EvaluationLevel(
+                level["fidelity"],
+                level["count"],
+                level["cost"],
+                level["used"],
+                **tables,
+                stratum=level.get("stratum", 0),
+            )
+        )
     return Evaluation(
         estimates,
         tuple(levels),
@@ -246,6 +269,11 @@ def _rebuild(plain: Mapping[str, Any]) -> Evaluation:
         tuple(plain["notes"]),
         plain["metadata"],
     )
+
+
+def _digest(plain: Mapping[str, Any]) -> str:
+    """A hash of the contents of a file."""
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def _nan_to_none(value: Any) -> Any:
@@ -296,10 +324,11 @@ def level_lines(evaluation: Evaluation, metric: str) -> list[str]:
     """
     head = f"{'T':>6}{'inputs':>9}{'passes':>10}{'mean':>12}{'variance':>11}{'kurtosis':>10}{'plain var':>11}  use"
     rows = [head, "-" * len(head)]
+    several = len({level.stratum for level in evaluation.levels}) > 1
     rows += [
         f"{level.fidelity:>6}{level.count:>9}{level.cost:>10}{level.mean[metric]:>12.3e}"
         f"{level.variance[metric]:>11.3e}{level.kurtosis[metric]:>10.3g}{level.variance_plain[metric]:>11.3e}"
-        f"  {level.used}"
+        f"  {level.used}{f', stratum {level.stratum}' if several else ''}"
         for level in evaluation.levels
     ]
     return rows

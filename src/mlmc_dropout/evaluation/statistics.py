@@ -17,16 +17,25 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mlmc_dropout.evaluation.estimates import Design, Rate, Reading, gradient, ladder, reading_of
+from mlmc_dropout.evaluation.estimates import Design, Rate, Reading, gradient, ladder, reading_of, weighted
 from mlmc_dropout.evaluation.forecast import Forecast
 from mlmc_dropout.evaluation.levels import LevelState, passes_of
 from mlmc_dropout.evaluation.metrics import Metric
+from mlmc_dropout.evaluation.rates import (
+    believed_rate,
+    extrapolation_for,
+    fitted_rate,
+    paired_rate,
+    remaining,
+    value_or,
+)
 
 __all__ = ["Statistics"]
 
@@ -36,7 +45,7 @@ _Value = TypeVar("_Value")
 _FEW = 200  # samples below which a variance is not believed to be much smaller than the level below says
 _HEAVY = 0.5  # kurtosis over samples above which few of them carry most of the variance
 _SIGNIFICANT = 3.0  # standard errors by which a mean must differ from 0 to be used for a rate
-_USUAL = (0.85, 0.2)  # rate at which means of differences fall, and its spread: 1 for what is smooth, less at first
+_ENOUGH = 32  # samples from which on a level tells the rate
 _LAST = 4  # levels that say how fast means fall
 
 
@@ -96,7 +105,7 @@ class Statistics:
         averages = self.averages(design)
         found = []
         for index, (metric, part) in enumerate(self.named_parts()):
-            covariance = self._covariance(design, part)
+            covariance = self.covariance(design, part)
             found.append(reading_of(metric, averages[part], covariance, self.bias(design, index)))
         return found
 
@@ -104,12 +113,20 @@ class Statistics:
         """The metrics, and where their components are among the K numbers."""
         return list(zip(self.metrics, self.parts, strict=True))
 
-    def _covariance(self, design: Design, part: slice) -> Array:
-        """Covariance of the estimated averages of a metric."""
+    def covariance(self, design: Design, part: slice) -> Array:
+        """Covariance of the estimated averages of a metric.
+
+        Args:
+            design: The weights.
+            part: Where the components of the metric are.
+
+        Returns:
+            A matrix with a row per component.
+        """
         size = part.stop - part.start
         total = np.zeros((size, size))
         for level, weights in design.weights.items():
-            total += _weighted(self.covariance_of_mean(level), weights, part)
+            total += weighted(self.covariance_of_mean(level), weights, part)
         return total
 
     @_once
@@ -120,13 +137,17 @@ class Statistics:
             level: The level.
         """
         state = self.states[level]
-        C, W = self._careful(level), self._within(level)
+        C, W = self._careful(level), self.within(level)
         share = min(state.count / self.rows, 1.0)
         return np.asarray((C - (C - W) * share) / max(state.count, 1))
 
     @_once
-    def _within(self, level: int) -> Array:
-        """Covariance of (f, Δ) over passes at one input, from the halves of the level above, or extrapolated."""
+    def within(self, level: int) -> Array:
+        """Covariance of (f, Δ) over passes at one input, from the halves of the level above, or extrapolated.
+
+        Args:
+            level: The level.
+        """
         states = self.states
         if level + 1 < len(states) and states[level + 1].count >= 8:
             return states[level + 1].covariance_within
@@ -134,12 +155,11 @@ class Statistics:
         if level == 0 or here.count < 2:
             return here.covariance
         below = here.covariance_within  # within, one level below
-        ratio = np.full(2 * K, 0.5)  # of variances, from there to here
+        ratio = np.full(2 * K, 0.52)  # of variances, from there to here: a half, and what bias took away below
         ratio[K:] = 0.25
-        C = np.diagonal(here.covariance)
-        if level >= 2 and states[level - 1].count >= 8:
-            C_below = np.diagonal(states[level - 1].covariance)[K:]
-            ratio[K:] = np.clip(C[K:] / np.maximum(C_below, 1e-300), 0.0, 1.0)
+        if level >= 2:  # of Δ: from its variances over inputs and passes, at the halves and here
+            halves = here.block.variance[3 * K :] + 0.5 * np.diagonal(below)[K:]
+            ratio[K:] = np.clip(np.diagonal(here.covariance)[K:] / np.maximum(halves, 1e-300), 0.0, 1.0)
         scale = np.sqrt(ratio)
         W = below * np.outer(scale, scale)
         if level == 1:  # of single passes there are no differences: nothing is known
@@ -161,7 +181,7 @@ class Statistics:
         known = [self._along_gradients(level, extrapolated) for level in range(len(self.states))]
         w = np.array([float(extrapolated[part].max()) for part in self.parts])
         rates = [self.rates(metric) for metric in range(len(self.metrics))]
-        fall = 2.0 ** -np.array([_or(r["beta"].value, 1.0, 0.5, 2.0) for r in rates])
+        fall = 2.0 ** -np.array([value_or(r["beta"].value, 1.0, 0.5, 2.0) for r in rates])
         fall_bias = 2.0 ** -np.array([min(max(self._believed_rate(m)[0], 0.5), 1.0) for m in range(len(rates))])
         bias = [
             np.array([self.bias_at(level, metric, float(weight)) for metric, weight in enumerate(w)])
@@ -179,12 +199,12 @@ class Statistics:
     def _along_gradients(self, level: int, extrapolated: Array) -> tuple[Array, ...]:
         """Variances of f, Δ and f + w Δ, total and within, one entry per metric."""
         one, zero = np.ones_like(extrapolated), np.zeros_like(extrapolated)
-        C, W = self._careful(level), self._within(level)
+        C, W = self._careful(level), self.within(level)
         columns: list[Array] = []
         for weights in (np.stack([one, zero]), np.stack([zero, one]), np.stack([one, extrapolated])):
             pairs = [(self.direction(metric), part) for metric, part in enumerate(self.parts)]
-            total = np.array([max(g @ _weighted(C, weights, part) @ g, 0.0) for g, part in pairs])
-            within = np.array([g @ _weighted(W, weights, part) @ g for g, part in pairs])
+            total = np.array([max(g @ weighted(C, weights, part) @ g, 0.0) for g, part in pairs])
+            within = np.array([g @ weighted(W, weights, part) @ g for g, part in pairs])
             columns += [total, np.clip(within, 0.0, total)]
         return tuple(columns)
 
@@ -198,7 +218,7 @@ class Statistics:
         below = np.diagonal(self._careful(level - 1)).copy()
         below[:K] *= 0.5
         for metric, part in enumerate(self.parts):
-            beta = _or(self.rates(metric)["beta"].value, 2.0, 0.5, 2.0)
+            beta = value_or(self.rates(metric)["beta"].value, 2.0, 0.5, 2.0)
             below[K:][part] *= 2.0**-beta if level >= 2 else 0.0
         short = np.maximum(below - np.diagonal(C), 0.0)
         return np.asarray(C + np.diag(short))
@@ -272,8 +292,8 @@ class Statistics:
         """
         for index, part in enumerate(self.parts):
             g = self.direction(index)
-            own = g @ _weighted(self.covariance_of_mean(level), design.weights[level], part) @ g
-            if own > 0.1 * (g @ self._covariance(design, part) @ g):
+            own = g @ weighted(self.covariance_of_mean(level), design.weights[level], part) @ g
+            if own > 0.1 * (g @ self.covariance(design, part) @ g):
                 return True
         return False
 
@@ -291,14 +311,14 @@ class Statistics:
         counts = np.array([state.count for state in self.states[1:]], dtype=np.float64)
         noise = np.sqrt(variances / np.maximum(counts, 1.0))
         kurtosis = self.kurtosis(metric)
-        tiny = 1e-9 * float(np.max(plain, initial=0.0))  # rounding, or an input in which nothing happens
+        tiny = 1e-9 * float(np.nanmax(plain, initial=0.0))  # rounding, or an input in which nothing happens
         with np.errstate(divide="ignore", invalid="ignore"):
             clear = np.abs(means) > _SIGNIFICANT * noise
             clear &= np.cumsum(clear[::-1])[::-1] <= _LAST  # the first levels are not representative
-            alpha = _slope(np.abs(means), noise / np.abs(means), clear)
+            alpha = fitted_rate(np.abs(means), noise / np.abs(means), clear)
             spread = np.sqrt(np.maximum(kurtosis - 1.0, 0.5) / counts)
-            beta = _slope(variances, spread, (variances > tiny) & (counts > 8))
-            beta_plain = _slope(plain, spread, (plain > tiny) & (counts > 8))
+            beta = fitted_rate(variances, spread, (variances > tiny) & (counts > 8))
+            beta_plain = fitted_rate(plain, spread, (plain > tiny) & (counts > 8))
         return {"alpha": alpha, "beta": beta, "beta_plain": beta_plain}
 
     def bias(self, design: Design, metric: int) -> float:
@@ -338,15 +358,26 @@ class Statistics:
             last = max(last, abs(means[top - 2]) * 2.0**-slow) if top >= 2 and self._clear(metric, top - 1) else last
         else:
             last += float(np.sqrt(variances[top - 1] / max(self.states[top].count, 1)))
-        return float(last * max(abs(1.0 / (2.0**slow - 1.0) - w), 0.2))
+        return float(last * remaining(alpha, doubt, w))
 
+    @_once
     def _believed_rate(self, metric: int) -> tuple[float, float]:
         """The rate α of the means of Δ and its standard error: what was measured, and what is usual."""
-        measured = self.rates(metric)["alpha"]
-        if not np.isfinite(measured.value):
-            return _USUAL
-        weights = np.array([measured.stderr, _USUAL[1]]) ** -2.0
-        return float(np.average([measured.value, _USUAL[0]], weights=weights)), float(weights.sum() ** -0.5)
+        fitted = self.rates(metric)["alpha"]
+        found = [rate for rate in (*self._paired_rates(metric), (fitted.value, fitted.stderr)) if np.isfinite(rate[1])]
+        return believed_rate(*min(found, key=lambda rate: rate[1], default=(math.nan, math.nan)))
+
+    def _paired_rates(self, metric: int) -> list[tuple[float, float]]:
+        """The same from differences of halves and of the whole at the same inputs, per level with enough of them."""
+        if self.metrics[metric].reduce is not None:
+            return []
+        component = self.parts[metric].start
+        found = []
+        for state in self.states[2:]:
+            if state.count >= _ENOUGH:
+                means, covariance = state.pair(component)
+                found.append(paired_rate(means, covariance / state.count))
+        return found
 
     def extrapolation(self, metric: int) -> float:
         """How often the last difference is added once more.
@@ -361,8 +392,7 @@ class Statistics:
         Returns:
             The weight w.
         """
-        alpha = min(max(self._believed_rate(metric)[0], 0.5), 1.0)
-        return float(0.5 + 0.5 / (2.0**alpha - 1.0))
+        return extrapolation_for(self._believed_rate(metric)[0])
 
     def _clear(self, metric: int, level: int) -> bool:
         means, variances, _ = self.differences(metric)
@@ -372,34 +402,3 @@ class Statistics:
     def cost(self) -> float:
         """Passes spent, per input."""
         return sum(state.count * passes_of(level) for level, state in enumerate(self.states)) / self.rows
-
-
-# ------------------------------------------------------------------------------------------ helpers
-
-
-def _or(value: float, default: float, low: float, high: float) -> float:
-    """The value within limits, or a default if it is NaN."""
-    return float(np.clip(value if np.isfinite(value) else default, low, high))
-
-
-def _weighted(covariance: Array, weights: Array, part: slice) -> Array:
-    """Covariance of a f + c Δ for the components of a metric."""
-    K = len(covariance) // 2
-    a, c = weights[0][part], weights[1][part]
-    ff, fd, dd = covariance[:K, :K], covariance[:K, K:], covariance[K:, K:]
-    out = np.outer(a, a) * ff[part, part] + np.outer(c, c) * dd[part, part]
-    cross = np.outer(a, c) * fd[part, part]
-    return np.asarray(out + cross + cross.T)
-
-
-def _slope(values: Array, spread: Array, usable: Any) -> Rate:
-    """Weighted least squares of log2 values on the level, as a falling rate."""
-    usable = np.asarray(usable) & np.isfinite(spread) & (values > 0)
-    level = np.arange(1, len(values) + 1)[usable]
-    if len(level) < 2:
-        return Rate(float("nan"), float("nan"))
-    y, weight = np.log2(values[usable]), 1.0 / np.maximum(spread[usable] / np.log(2.0), 1e-3) ** 2
-    centre = np.average(level, weights=weight)
-    square = float(np.sum(weight * (level - centre) ** 2))
-    slope = float(np.sum(weight * (level - centre) * y) / square)
-    return Rate(-slope, square**-0.5)

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
+import numpy as np
 from numpy.typing import NDArray
 
 from mlmc_dropout.evaluation.data import Block
 from mlmc_dropout.evaluation.features import FeatureMap
 from mlmc_dropout.evaluation.levels import LevelState, level_sample, passes_of
+from mlmc_dropout.evaluation.strata import score_sample
 from mlmc_dropout.runtime.run import Run
 from mlmc_dropout.runtime.transport import dumps
 from mlmc_dropout.sampling.source import Source
@@ -26,23 +28,26 @@ class Question:
     Attributes:
         payload: The pickled :class:`FeatureMap`; pickled by value, so that metrics may be lambdas.
         design: Passes per stratified design; 1 for independent passes.
+        scoring: Passes with which inputs are sorted into strata; 0: samples of levels are asked.
     """
 
     payload: bytes
     design: int = 1
+    scoring: int = 0
 
     @classmethod
-    def of(cls, features: FeatureMap, design: int = 1) -> Question:
+    def of(cls, features: FeatureMap, design: int = 1, scoring: int = 0) -> Question:
         """Pickle what is asked.
 
         Args:
             features: The features and metrics.
             design: Passes per stratified design; 1 (default) for independent passes.
+            scoring: Passes with which inputs are sorted into strata; 0 (default): samples of levels are asked.
 
         Returns:
             The question.
         """
-        return cls(dumps(features), design)
+        return cls(dumps(features), design, scoring)
 
     @cached_property
     def features(self) -> FeatureMap:
@@ -60,7 +65,7 @@ class Question:
         """
         return self
 
-    def run(self, source: Source, task: BlockTask) -> LevelState:
+    def run(self, source: Source, task: BlockTask) -> LevelState | NDArray[np.float64]:
         """Run a block.
 
         Args:
@@ -68,12 +73,14 @@ class Question:
             task: Its level, replicate and labels.
 
         Returns:
-            One sample per input.
+            One sample per input; or scores, if these are asked.
         """
+        if self.scoring:
+            return score_sample(source, task.labels, self.scoring, self.features)
         return level_sample(source, task.labels, task.level, task.replicate, self.features, self.design)
 
     def __repr__(self) -> str:  # workers remember by it what they have bound
-        return f"Question({self.design})"
+        return f"Question({self.design}, {self.scoring})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,9 @@
 ``mlmc``             the paper's multilevel estimators
 ``states``           carried states: what merges, and can be saved
 ``designs``          statistics of stratified designs
-``paired_designs``   the same made ready for inputs, which the next two share
+``prepared_rows``    what is computed once for some rows: linear heads, a companion
+``design_length``    how many passes a design has
+``paired_designs``   designs made ready for inputs, which the next two share
 ``stratified``       masks that drop every unit equally often
 ``control_variate``  the same with a surrogate of known moments beside every pass
 ``auto``             chooses among them from a pilot

@@ -11,8 +11,9 @@ import numpy as np
 from mlmc_dropout.methods.base import Method
 from mlmc_dropout.methods.coarse_level import coarse_cost
 from mlmc_dropout.methods.coarse_pilot import affordable_coarse_look, coarse_look, fits_memory, outputs_that_matter
+from mlmc_dropout.methods.coarse_time import time_of_sample
 from mlmc_dropout.methods.control_variate import GRADIENT_MASKS, ControlVariate, affordable
-from mlmc_dropout.methods.paired_designs import SHORT, UNKNOWN_BUDGET, preparation_cost
+from mlmc_dropout.methods.design_length import SHORT, UNKNOWN_BUDGET, preparation_cost
 from mlmc_dropout.methods.pilot import Look, Pilot, affordable_look
 from mlmc_dropout.methods.pooled import Pooled
 from mlmc_dropout.methods.stratified import Stratified
@@ -27,7 +28,9 @@ UNSEEN = 0.05  # of the passes to come: more is not spent on derivatives that no
 UNSEEN_OF_FEW, FEW_OUTPUTS = 0.2, 2  # the same for few outputs: of regressors an expansion nearly always explains much
 MOST_FOR_READING = 0.25  # of the passes to come, for derivatives of outputs that are read in some way
 MOST_OF_A_PASS = 0.15  # that a sample of the expansion may cost: beyond, there is nothing to gain for the variance
-WORTH_READING, LEAST_OF_BOTH = 1.25, 1.1  # gain that a pilot has to show for it, of both moments and of either
+MOST_TIME_OF_A_PASS = 0.3  # that it may take, by a fixed model of a processor
+WORTH_READING, LEAST_OF_BOTH = 1.25, 1.1  # gain in passes that a pilot has to show, of both moments and of either
+NO_LOSS_OF_TIME = 1.0  # gain in time, of both moments together
 FEW_PASSES = 160  # below which a pilot takes as long as the passes, or costs as much as the derivatives of few outputs
 FEWEST_FOR_DESIGNS = 64  # passes below which designs without a companion are too few
 
@@ -95,14 +98,15 @@ def _through_reading(source: Source, goal: Goal, budget: float) -> Method:
                 unused = "one backward pass per output would be too expensive here"
             elif not fits_memory(source, outputs):
                 unused = "derivatives of all inputs would not fit the memory limit"
-            elif coarse_cost(source, outputs) > MOST_OF_A_PASS:
+            elif coarse_cost(source, outputs) > MOST_OF_A_PASS or time_of_sample(source, outputs) > MOST_TIME_OF_A_PASS:
                 unused = "passes cost hardly more than samples of their expansion"
             elif (size := affordable_coarse_look(source, goal, outputs)) is None:
                 unused = "a pilot would cost too many of the passes"
             else:
-                look = coarse_look(source, size, outputs)
-                mean, variance = look.at(budget)
-                if mean * variance >= WORTH_READING**2 and min(mean, variance) >= LEAST_OF_BOTH:
+                look = coarse_look(source, size, outputs, by_time=True)
+                gains, in_time = look.at(budget), look.in_time(budget)
+                worth = math.prod(gains) >= WORTH_READING**2 and min(gains) >= LEAST_OF_BOTH
+                if worth and math.prod(in_time) >= NO_LOSS_OF_TIME**2:
                     return look.method(
                         reason="auto chose the expansion in the masks, put through the same softmax, after a pilot."
                     )

@@ -20,6 +20,7 @@ from mlmc_dropout.methods.tails import Trust
 from mlmc_dropout.quantities.base import QuantityEstimate
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
+from mlmc_dropout.stopping.rows import Needs
 
 __all__ = [
     "BoundMethod",
@@ -28,6 +29,7 @@ __all__ = [
     "Method",
     "MethodSpec",
     "NoRefinement",
+    "OneKindOfPasses",
     "OneStage",
     "Rows",
     "State",
@@ -95,6 +97,8 @@ class Estimates:
     quantities: Mapping[str, QuantityEstimate] | None = None  # what these groups tell
     mean_samples: float | None = None  # behind the standard errors of the mean, if more than behind the others
     shown: Array | None = None  # the share of a surrogate's known variance that the passes have shown
+    freedom: Array | None = None  # degrees of freedom of the standard errors of the mean, where the method knows them
+    variance_freedom: float | None = None  # the same of the variance
 
 
 class MethodSpec(Protocol):
@@ -198,6 +202,21 @@ class BoundMethod(Protocol):
 
         Returns:
             As many passes or a few more.
+        """
+
+    def steer(
+        self, state: State, done: Mapping[str, int], wanted: float, needs: Needs
+    ) -> tuple[Mapping[str, int], float]:
+        """Where the next round of inputs that stop one by one goes, by what they need.
+
+        Args:
+            state: What is known of these inputs.
+            done: What earlier tasks covered.
+            wanted: Passes per input for which the stop rule asks.
+            needs: How many times as many passes each of them needs, and for what.
+
+        Returns:
+            ``done`` with what :meth:`extend` has to know, and what the round may cost.
         """
 
     def weight(self, task: Task) -> float:
@@ -304,15 +323,10 @@ class OneStage:
         return self
 
 
-class NoRefinement:
-    """For bound methods that stay as they are for all rows, with tasks that weigh as much as they have samples."""
+class OneKindOfPasses:
+    """For bound methods whose rounds are told by a number of passes alone."""
 
     __slots__ = ()
-
-    @property
-    def stage(self) -> None:
-        """None."""
-        return None
 
     def whole(self, done: Mapping[str, int], budget: float) -> float:
         """Any number will do.
@@ -325,6 +339,33 @@ class NoRefinement:
             The same.
         """
         return budget
+
+    def steer(
+        self, state: State, done: Mapping[str, int], wanted: float, needs: Needs
+    ) -> tuple[Mapping[str, int], float]:
+        """As many passes as are asked for: there is one kind of them.
+
+        Args:
+            state: What is known of these inputs.
+            done: What earlier tasks covered.
+            wanted: Passes per input for which the stop rule asks.
+            needs: How many times as many passes each of them needs, and for what.
+
+        Returns:
+            The same, and what the round may cost.
+        """
+        return done, self.whole(done, wanted)
+
+
+class NoRefinement(OneKindOfPasses):
+    """For bound methods that stay as they are for all rows, with tasks that weigh as much as they have samples."""
+
+    __slots__ = ()
+
+    @property
+    def stage(self) -> None:
+        """None."""
+        return None
 
     def weight(self, task: Task) -> float:
         """Its number of samples.

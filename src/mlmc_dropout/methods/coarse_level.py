@@ -26,17 +26,19 @@ from torch import Tensor
 
 from mlmc_dropout.groups import GroupBlock
 from mlmc_dropout.methods.base import Estimates, LevelEstimate, NoRefinement, OneStage, Rows, Task, blocks
+from mlmc_dropout.methods.coarse_errors import LevelErrors, next_counts
 from mlmc_dropout.methods.designs import Joint, coefficients
-from mlmc_dropout.methods.paired_designs import PreparedRows, as_array, selected
+from mlmc_dropout.methods.prepared_rows import PreparedRows, as_array, selected
 from mlmc_dropout.methods.states import Block, from_blocks, merge_states, states_beside
 from mlmc_dropout.methods.tails import Trust, trust, widened_for_tails
 from mlmc_dropout.moments import MomentBlock
-from mlmc_dropout.quantities.jackknife import jackknife
+from mlmc_dropout.quantities.jackknife import jackknife, plug_in
 from mlmc_dropout.quantities.questions import Observation
 from mlmc_dropout.sampling import streams
 from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.source import BLOCK, Source
 from mlmc_dropout.stopping.goal import Goal
+from mlmc_dropout.stopping.rows import Needs
 from mlmc_dropout.surrogates.cyclic import SAMPLES, cyclic_values, operations_per_sample
 from mlmc_dropout.surrogates.linear import (
     PASSES_OF_A_GRADIENT,
@@ -153,7 +155,10 @@ class CoarseRows:
         Returns:
             The coarse level.
         """
-        return cls(PreparedRows(rows, (), expansion_of(source.program, slopes)), slopes.at_mean, outputs)
+        expansion, centre = expansion_of(source.program, slopes), slopes.at_mean
+        if source.sampler.masks == "shared":
+            expansion, centre = expansion.units_first(), centre.t().contiguous().t()
+        return cls(PreparedRows(rows, (), expansion), centre, outputs)
 
     def values(self, G: Tensor) -> Tensor:
         """The coarse level S from the expansion G.
@@ -166,7 +171,7 @@ class CoarseRows:
         """
         centre = self.centre.to(G)
         if self.outputs is None:
-            return centre + G
+            return G + centre  # in this order: laid out as G is
         S = centre.expand(len(G), -1, -1).clone()
         S[..., list(self.outputs)] += G
         return S
@@ -200,7 +205,8 @@ class CoarseRows:
             The same of these rows.
         """
         places = torch.from_numpy(np.asarray(rows, dtype=np.int64)).to(self.centre.device)
-        return CoarseRows(self.passes.select(rows, start), self.centre[places], self.outputs)
+        centre = self.centre.t().index_select(1, places).t()  # laid out as it is
+        return CoarseRows(self.passes.select(rows, start), centre, self.outputs)
 
     def joins(self, other: CoarseRows) -> bool:
         """Whether the rows after these can be computed together with them.
@@ -238,6 +244,7 @@ class CoarseState:
         fine: Features of passes, φ(D).
         companion: Features of the coarse level at the same masks, φ(S).
         coarse: Features of further coarse samples.
+        designs: The main numbers of these, averaged over designs.
         even: φ(D) and φ(S) of passes with even numbers, together.
         odd: The same of the others.
     """
@@ -247,6 +254,7 @@ class CoarseState:
     fine: GroupBlock | None = None
     companion: GroupBlock | None = None
     coarse: GroupBlock | None = None
+    designs: MomentBlock | None = None
     even: Joint | None = None
     odd: Joint | None = None
 
@@ -261,10 +269,12 @@ def coarse_cost(source: Source, outputs: tuple[int, ...] | None = None) -> float
     Returns:
         c_0, in passes; 1 where the operations of a pass cannot be counted.
     """
-    width = source.program.structure.width
-    units = sum(site.units for site in source.program.active)
+    width, active = source.program.structure.width, source.program.active
+    units, rates = sum(site.units for site in active), len({site.p for site in active})
+    alike = source.batch.rows if source.sampler.masks == "shared" else 1
     operations = pass_operations(source.sampler, source.program, source.batch)
-    spent = operations_per_sample(units, width if outputs is None else len(outputs)) + _PER_OUTPUT * width
+    expanded = width if outputs is None else len(outputs)
+    spent = operations_per_sample(units, expanded, rates, alike) + _PER_OUTPUT * width
     return float(np.clip(spent / operations, _LEAST_COST, 1.0)) if operations else 1.0
 
 
@@ -285,29 +295,13 @@ def coarse_features(
     """
     found = []
     locations = None if source.locations is None else torch.from_numpy(source.locations)
-    for some in np.array_split(designs, -(-len(designs) * DESIGN // BLOCK)):
-        keys = pass_keys(source.seed, stream, some, 0)
-        # In double precision, as passes are: rounding must not tell the two levels apart.
-        S = rows.values(cyclic_values(source, rows.expansion, keys).double())
-        _, features = observation.observe(S.cpu(), locations, are_passes=False)
+    origin = torch.from_numpy(rows.origin(observation))
+    for G in cyclic_values(source, rows.expansion, pass_keys(source.seed, stream, designs, 0)):
+        S = rows.values(G.double())  # as passes are: rounding must not tell the two levels apart
+        _, features = observation.observe(S.cpu(), locations, are_passes=False, origin=origin, together=DESIGN)
         assert features is not None
-        found.append(features.unflatten(0, (-1, DESIGN)).mean(dim=1).numpy())
-    return about(np.concatenate(found), rows.origin(observation))
-
-
-def about(features: Array, origin: Array) -> Array:
-    """Features whose squares are those of differences from an origin, so that coefficients fit what varies.
-
-    Args:
-        features: Main numbers x, then their squares, then others, (samples, rows, features); also means of these.
-        origin: o, (rows, main width).
-
-    Returns:
-        The same with x² − 2ox + o² in place of x².
-    """
-    width = origin.shape[-1]
-    x, squares, others = np.split(features, [width, 2 * width], axis=-1)
-    return np.concatenate([x, squares - 2 * origin * x + np.square(origin), others], axis=-1)
+        found.append(features.numpy())
+    return observation.put_in_place(np.concatenate(found))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -355,8 +349,26 @@ class BoundCoarseLevel(NoRefinement):
             Tasks, and the counts after them.
         """
         fine, designs = done.get("fine", 0), done.get("designs", 0)
+        count, more = self._counts(done, budget)
+        if not count and not more:
+            return [], dict(done)
+        tasks = [(Task(0, a, n), a) for a, n in blocks(fine, count, BLOCK)]
+        coarse = [(Task(streams.COARSE, a, n), a) for a, n in blocks(designs, more, _TASK // DESIGN)]
+        mixed = [(i / len(group), task) for group in (tasks, coarse) for i, (task, _) in enumerate(group)]
+        of_design = DESIGN * self.coarse_cost
+        total = self.overhead + (fine + count) * (1 + self.coarse_cost) + (designs + more) * of_design
+        after = {"fine": fine + count, "designs": designs + more, "passes": int(np.ceil(total - 1e-9))}
+        return [task for _, task in sorted(mixed, key=lambda pair: (pair[0], pair[1].stream))], after
+
+    def _counts(self, done: Mapping[str, int], budget: float) -> tuple[int, int]:
+        """Passes and designs that the next round adds."""
+        fine, designs = done.get("fine", 0), done.get("designs", 0)
         left = budget - (0.0 if done else self.overhead)
         of_design = DESIGN * self.coarse_cost
+        if "next_fine" in done:
+            count, more = done["next_fine"] - fine, done["next_designs"] - designs
+            if count * (1 + self.coarse_cost) + more * of_design <= left * (1 + 1e-9):
+                return count, more
         per_pass = 1 + self.coarse_cost * (1 + self.method.ratio)
         count = int(left // per_pass)
         least = LEAST_DESIGNS if LEAST_DESIGNS * of_design <= left / 2 else FEWEST_DESIGNS
@@ -365,16 +377,32 @@ class BoundCoarseLevel(NoRefinement):
         if count * self.method.ratio < (least - designs) * DESIGN:
             count = int((left - (least - designs) * of_design) // (1 + self.coarse_cost))
         if count < (1 if done else MIN_PASSES):
-            return [], dict(done)
+            return 0, 0
         wanted = max(least, round((fine + count) * self.method.ratio / DESIGN)) - designs
         affordable = int((left - count * (1 + self.coarse_cost)) // of_design)
-        more = max(0, min(wanted, affordable))
-        tasks = [(Task(0, a, n), a) for a, n in blocks(fine, count, BLOCK)]
-        coarse = [(Task(streams.COARSE, a, n), a) for a, n in blocks(designs, more, _TASK // DESIGN)]
-        mixed = [(i / len(group), task) for group in (tasks, coarse) for i, (task, _) in enumerate(group)]
-        total = self.overhead + (fine + count) * (1 + self.coarse_cost) + (designs + more) * of_design
-        after = {"fine": fine + count, "designs": designs + more, "passes": int(np.ceil(total - 1e-9))}
-        return [task for _, task in sorted(mixed, key=lambda pair: (pair[0], pair[1].stream))], after
+        return count, max(0, min(wanted, affordable))
+
+    def steer(
+        self, state: CoarseState, done: Mapping[str, int], wanted: float, needs: Needs
+    ) -> tuple[Mapping[str, int], float]:
+        """Passes, coarse samples or both, whatever the inputs lack that can be settled next.
+
+        Args:
+            state: What is known of these inputs.
+            done: What earlier tasks covered.
+            wanted: Passes per input for which the stop rule asks.
+            needs: How many times as many passes each of them needs, and for what.
+
+        Returns:
+            ``done`` with the counts after the round, and its cost.
+        """
+        errors = level_errors(state, Fitted.of(state))
+        if errors is None or not np.isfinite(needs.precision).all():
+            return done, wanted
+        prices = 1 + self.coarse_cost, DESIGN * self.coarse_cost
+        fine, designs = next_counts(errors, done["fine"], done["designs"], needs, prices)
+        cost = (fine - done["fine"]) * prices[0] + (designs - done["designs"]) * prices[1]
+        return {**done, "next_fine": fine, "next_designs": designs}, cost
 
     def weight(self, task: Task) -> float:
         """Its cost.
@@ -395,12 +423,13 @@ class BoundCoarseLevel(NoRefinement):
             Their state.
         """
         run = self._coarse if task.stream else self._fine
-        return states_beside(run(part.passes.of(source), task, part) for part in self.parts)
+        return states_beside((run(part.passes.of(source), task, part) for part in self.parts), source.batch.rows)
 
     def _coarse(self, source: Source, task: Task, part: CoarseRows) -> CoarseState:
         designs = np.arange(task.first, task.first + task.count)
         means = coarse_features(source, part, self.observation, designs, task.stream)
-        return CoarseState(coarse=GroupBlock.of(means, task.first, source.groups))
+        main = means[..., : self.observation.main.width]
+        return CoarseState(coarse=GroupBlock.of(means, task.first, source.groups), designs=MomentBlock.of(main))
 
     def _fine(self, source: Source, task: Task, part: CoarseRows) -> CoarseState:
         main, of_D, main_S, of_S = self.both_levels(source, range(task.first, task.first + task.count), part)
@@ -411,6 +440,7 @@ class BoundCoarseLevel(NoRefinement):
             MomentBlock.of(main - main_S),
             GroupBlock.of(of_D, task.first, source.groups),
             GroupBlock.of(of_S, task.first, source.groups),
+            None,
             None,
             Joint.of(of_D[even], of_S[even]),
             Joint.of(of_D[odd], of_S[odd]),
@@ -436,11 +466,11 @@ class BoundCoarseLevel(NoRefinement):
         masks = [None if site[0] is None else torch.cat(site) for site in zip(*chunks, strict=True)]
         S = part.values(part.expansion.values(masks, source.batch.rows).double()).cpu().numpy()
         locations = None if source.locations is None else torch.from_numpy(source.locations)
+        origin = torch.from_numpy(part.origin(self.observation))
         levels = ((D, True), (S, False))
-        seen = [self.observation.observe(torch.from_numpy(v), locations, are_passes) for v, are_passes in levels]
+        seen = [self.observation.observe(torch.from_numpy(v), locations, passes, origin) for v, passes in levels]
         main, of_D, main_S, of_S = (array.numpy() for pair in seen for array in pair if array is not None)
-        origin = part.origin(self.observation)
-        return [main, about(of_D, origin), main_S, about(of_S, origin)]
+        return [main, of_D, main_S, self.observation.put_in_place(of_S)]
 
     # ------------------------------------------------------------------------------ states
 
@@ -481,10 +511,15 @@ class BoundCoarseLevel(NoRefinement):
         Returns:
             The estimates.
         """
-        groups = combined(state)
+        fitted = Fitted.of(state)
+        groups = fitted.combined
         means = self.observation.group_means(groups)
         origin = np.concatenate([part.origin(self.observation) for part in self.parts])
-        mean, mean_stderr = jackknife(lambda e: e["main"], means)
+        errors = level_errors(state, fitted)
+        if errors is None:
+            mean, mean_stderr = jackknife(lambda e: e["main"], means)
+        else:  # of all samples, not of their groups
+            mean, mean_stderr = plug_in(lambda e: e["main"], means), errors.stderr
         variance, variance_stderr = jackknife(lambda e: e["square of main"] - np.square(e["main"] - origin), means)
         cost = float(done["passes"])
         plain = GroupBlock(groups.counts, groups.means[..., self._own_columns()])
@@ -501,6 +536,8 @@ class BoundCoarseLevel(NoRefinement):
             overhead=self.overhead,
             trust=_trust(state, variance, mean_stderr, variance_stderr),
             groups=plain,
+            freedom=None if errors is None else errors.freedom,
+            variance_freedom=float(len(groups.counts) - 1),
         )
 
     def _own_columns(self) -> slice:
@@ -548,25 +585,65 @@ class BoundCoarseLevel(NoRefinement):
         )
 
 
-def combined(state: CoarseState) -> GroupBlock:
-    """Features of both levels together: E_k = φ(D)_k − β (φ(S)_k − coarse_k) for every group k of passes.
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Both levels in groups, all of which have samples, and how much of the coarse level is taken.
+
+    Attributes:
+        fine: Features of passes.
+        companion: Those of the coarse level at the same masks.
+        coarse: Those of further coarse samples.
+        betas: Coefficients of even and of odd groups, each from the other half of the passes.
+    """
+
+    fine: GroupBlock
+    companion: GroupBlock
+    coarse: GroupBlock
+    betas: tuple[Array, Array]
+
+    @classmethod
+    def of(cls, state: CoarseState) -> Fitted:
+        """From all that is carried.
+
+        Args:
+            state: Both levels.
+
+        Returns:
+            The levels and their coefficients.
+        """
+        assert state.fine is not None and state.companion is not None and state.coarse is not None
+        levels = [state.fine, state.companion, state.coarse]
+        while len(levels[0].counts) > 2 and any((level.counts == 0).any() for level in levels):
+            levels = [level.coarser() for level in levels]
+        assert state.even is not None and state.odd is not None
+        passes = state.even.v.count + state.odd.v.count
+        from_even, from_odd = (_coefficient(half, levels[2], passes) for half in (state.even, state.odd))
+        fine, companion, coarse = levels
+        return cls(fine, companion, coarse, (from_odd, from_even))
+
+    @property
+    def combined(self) -> GroupBlock:
+        """Features of both levels together: E_k = φ(D)_k − β (φ(S)_k − coarse_k) for every group k of passes."""
+        beta = np.where((np.arange(len(self.fine.counts)) % 2 == 0)[:, None, None], *self.betas)
+        return GroupBlock(self.fine.counts, self.fine.means - beta * (self.companion.means - self.coarse.means))
+
+
+def level_errors(state: CoarseState, fitted: Fitted) -> LevelErrors | None:
+    """Squared standard errors of the mean, level by level.
 
     Args:
         state: Both levels.
+        fitted: The same in groups.
 
     Returns:
-        Groups, as many as have passes and coarse samples.
+        The errors; ``None`` where there are too few designs to tell, or in states of earlier versions.
     """
-    assert state.fine is not None and state.companion is not None and state.coarse is not None
-    levels = [state.fine, state.companion, state.coarse]
-    while len(levels[0].counts) > 2 and any((level.counts == 0).any() for level in levels):
-        levels = [level.coarser() for level in levels]
-    fine, companion, coarse = levels
+    designs, rest = state.designs, state.rest
+    if designs is None or rest is None or designs.count < FEWEST_DESIGNS or rest.count < 2:
+        return None
     assert state.even is not None and state.odd is not None
-    passes = state.even.v.count + state.odd.v.count
-    from_even, from_odd = (_coefficient(half, coarse, passes) for half in (state.even, state.odd))
-    beta = np.where((np.arange(len(fine.counts)) % 2 == 0)[:, None, None], from_odd, from_even)
-    return GroupBlock(fine.counts, fine.means - beta * (companion.means - coarse.means))
+    counts = fitted.fine.counts, fitted.coarse.counts
+    return LevelErrors.of((state.even, state.odd), fitted.betas, counts, rest, designs)
 
 
 def _coefficient(half: Joint, coarse: GroupBlock, passes: int) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +18,7 @@ from mlmc_dropout.methods.coarse_level import (
     coarse_cost,
     coarse_features,
 )
+from mlmc_dropout.methods.coarse_time import time_of_sample
 from mlmc_dropout.sampling import streams
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
@@ -77,6 +77,7 @@ class CoarseLook:
         cost: What the pilot cost, in passes of all rows.
         overhead: What the derivatives of all rows will cost.
         outputs: Indices of the outputs that are expanded; ``None``: all.
+        coarse_time: Time of a coarse sample, in passes.
     """
 
     ratio: float
@@ -87,6 +88,7 @@ class CoarseLook:
     cost: float
     overhead: float
     outputs: tuple[int, ...] | None = None
+    coarse_time: float = 0.0
 
     def method(self, overhead: float = 0.0, reason: str = "") -> CoarseLevel:
         """The method it suggests.
@@ -109,16 +111,31 @@ class CoarseLook:
         Returns:
             Both gains, of the mean and of the variance; 0 where the budget does not hold the method.
         """
+        passes, samples = self._counts(budget)
+        if passes < MIN_PASSES:
+            return 0.0, 0.0
+        parts = zip(self.plain, self.rest, self.coarse, strict=True)
+        mean, variance = (v / budget / max(r / passes + c / samples, _TINY) for v, r, c in parts)
+        return mean, variance
+
+    def in_time(self, budget: float) -> tuple[float, float]:
+        """Times less time than plain averaging needs, both gains.
+
+        Args:
+            budget: Passes per input.
+        """
+        passes, samples = self._counts(budget)
+        spent = self.cost + self.overhead + passes + self.coarse_time * (passes + samples)
+        mean, variance = (gain * budget / spent for gain in self.at(budget))
+        return mean, variance
+
+    def _counts(self, budget: float) -> tuple[float, float]:
+        """Passes and coarse samples that a budget holds."""
         left, c0, least = budget - self.cost - self.overhead, self.coarse_cost, LEAST_DESIGNS * DESIGN
         passes = left / (1 + c0 * (1 + self.ratio))
         if passes * self.ratio < least:
             passes = (left - least * c0) / (1 + c0)
-        if passes < MIN_PASSES:
-            return 0.0, 0.0
-        samples = max(passes * self.ratio, least)
-        parts = zip(self.plain, self.rest, self.coarse, strict=True)
-        mean, variance = (v / budget / max(r / passes + c / samples, _TINY) for v, r, c in parts)
-        return mean, variance
+        return passes, max(passes * self.ratio, least)
 
 
 def outputs_that_matter(source: Source, budget: float) -> tuple[int, ...] | None:
@@ -188,13 +205,16 @@ def _cost_of_row(source: Source, passes: int, designs: int, outputs: tuple[int, 
     return 1 + 2 * width + passes * (1 + c0) + designs * DESIGN * c0
 
 
-def coarse_look(source: Source, size: LookSize | None, outputs: tuple[int, ...] | None = None) -> CoarseLook:
+def coarse_look(
+    source: Source, size: LookSize | None, outputs: tuple[int, ...] | None = None, by_time: bool = False
+) -> CoarseLook:
     """Look at a few rows.
 
     Args:
         source: The passes of the inputs.
         size: How much to look at; ``None``: as little as possible.
         outputs: Indices of the outputs that are expanded; ``None``: all.
+        by_time: Whether the ratio suits the time of a coarse sample, where that is more than its operations.
 
     Returns:
         What was found.
@@ -205,20 +225,22 @@ def coarse_look(source: Source, size: LookSize | None, outputs: tuple[int, ...] 
     size = size or LookSize(1, *_SIZES[-1])
     all_rows = source.batch.rows
     spread = np.linspace(0, all_rows - 1, size.rows).round().astype(int)  # neighbours are often alike
-    found = [_row(source.part(slice(row, row + 1)), size, outputs) for row in spread]
-    mean, variance = (_left([moments[i] for _, moments in found]) for i in range(2))
-    c0, overhead = coarse_cost(source, outputs), found[0][0]
-    ratios = [_best_ratio(rest, coarse, c0) for _, rest, coarse in (mean, variance)]
-    most = max(RATIOS[0], min(RATIOS[1], MOST_COARSE * (1 + c0) / c0))
+    overhead, moments = _moments_of(source.select(spread), size, outputs)
+    mean, variance = map(_left, moments)
+    c0 = coarse_cost(source, outputs)
+    time = time_of_sample(source, outputs)
+    price = max(c0, time) if by_time else c0
+    ratios = [_best_ratio(rest, coarse, price) for _, rest, coarse in (mean, variance)]
+    most = max(RATIOS[0], min(RATIOS[1], MOST_COARSE * (1 + price) / price))
     ratio = float(np.clip(math.sqrt(ratios[0] * ratios[1]), RATIOS[0], most))
     cost = (overhead + size.passes * (1 + c0) + size.designs * DESIGN * c0) * size.rows / all_rows
     plain, rest, coarse = zip(mean, variance, strict=True)
-    return CoarseLook(ratio, plain, rest, coarse, c0, cost, overhead, outputs)
+    return CoarseLook(ratio, plain, rest, coarse, c0, cost, overhead, outputs, time)
 
 
-def _left(rows: Sequence[Array]) -> tuple[float, float, float]:
+def _left(moments: Array) -> tuple[float, float, float]:
     """Var v, Var(v − β c) and β² times the variance of a coarse sample, sums over rows and components."""
-    plain, together, companion, coarse = np.sum(rows, axis=0)
+    plain, together, companion, coarse = moments
     beta = float(np.clip(together / companion, 0.0, 2.0)) if companion > 0 else 0.0
     rest = plain - 2 * beta * together + beta**2 * companion
     return float(plain), float(max(rest, 0.0)), float(beta**2 * coarse)
@@ -229,8 +251,8 @@ def _best_ratio(rest: float, coarse: float, c0: float) -> float:
     return math.sqrt(coarse * (1 + c0) / max(rest * c0, _TINY)) if rest > 0 else RATIOS[1]
 
 
-def _row(source: Source, size: LookSize, outputs: tuple[int, ...] | None) -> tuple[float, tuple[Array, Array]]:
-    """Of one row, what its derivatives cost, and for mean and variance the sums over components of four moments.
+def _moments_of(source: Source, size: LookSize, outputs: tuple[int, ...] | None) -> tuple[float, tuple[Array, Array]]:
+    """What the derivatives of these rows cost; for mean and variance, sums of four moments over rows and components.
 
     They are Var v, Cov(v, c) and Var c of passes v and their companions c, and the variance of a coarse sample.
     """

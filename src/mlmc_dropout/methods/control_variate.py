@@ -18,15 +18,9 @@ from mlmc_dropout.errors import ModelError
 from mlmc_dropout.methods.base import OneStage
 from mlmc_dropout.methods.coarse_level import CoarseLevel
 from mlmc_dropout.methods.coarse_pilot import affordable_coarse_look, coarse_look, outputs_that_matter
-from mlmc_dropout.methods.paired_designs import (
-    DESIGN,
-    MIN_PASSES,
-    UNKNOWN_BUDGET,
-    BoundDesigns,
-    PreparedRows,
-    preparation_cost,
-)
-from mlmc_dropout.methods.stratified import suited_length
+from mlmc_dropout.methods.design_length import DESIGN, MIN_PASSES, UNKNOWN_BUDGET, preparation_cost, suited_length
+from mlmc_dropout.methods.paired_designs import BoundDesigns
+from mlmc_dropout.methods.prepared_rows import PreparedRows
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
 from mlmc_dropout.surrogates.derivatives import DerivativeError, expandable

@@ -11,22 +11,24 @@ coefficients are drawn towards those that fit all components together, which few
 nothing then does no harm, and ten passes are enough for one that explains much. Designs of one pass are independent
 passes, with own = 0.
 
-Standard errors come from the scatter of independent designs. With w = own + (Y₁ − Y₂)²/2, own averaged over the two
-designs of a pair, x = (Y, Ȳ_G) of covariance Σ and M = diag(1, −β), the estimate from R designs has the variance
-(2/R)(Var w − tr MΣMΣ) + 2 tr MΣMΣ / (R(R−1)): pairs tell Var w, and pooling all designs saves the trace.
+Standard errors come from the scatter of independent designs. With Ȳ_r the mean of the r designs of a task before a
+design, u = own + (Y − Ȳ_r)² r/(r+1) is an unbiased estimate of μ2 from this design, and hardly correlated with those
+from others (recursive residuals, Brown, Durbin & Evans 1975); u_G is the same of the companion. The estimate from R
+designs has the variance Var[u − β u_G]/R, and the skewness of u − u_G tells what so few of them may hide (``tails``).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mlmc_dropout.groups import GroupBlock
-from mlmc_dropout.methods.states import all_blocks, from_blocks, merge_states, states_beside, to_blocks
-from mlmc_dropout.moments import MomentBlock
+from mlmc_dropout.methods.states import from_blocks, merge_states, states_beside, to_blocks
+from mlmc_dropout.moments import MomentBlock, recursive_squares
 
 __all__ = [
     "DesignState",
@@ -46,7 +48,6 @@ _ALIKE = 12.0  # passes' worth of belief that a component has the coefficient of
 _ALIKE_V = 30.0  # the same for squares
 _MOST = 2.0  # of a coefficient
 _ROUNDING = 1e-8  # of the variance of a pass: a companion that varies less is nothing but rounding
-_PRODUCTS = 1.17  # what few products of passes and companions, whose tails are heavy, understate of their variance
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,17 @@ class Joint:
         left = self.v.variance - 2 * coefficient * self.covariance + np.square(coefficient) * self.c.variance
         return np.maximum(left, 0.0)
 
+    def features(self, columns: slice) -> Joint:
+        """Some of the components, along the last axis.
+
+        Args:
+            columns: Which.
+
+        Returns:
+            Their moments.
+        """
+        return Joint(*(None if block is None else block.features(columns) for block in (self.v, self.c, self.total)))  # type: ignore[arg-type]
+
 
 @dataclass(frozen=True, slots=True)
 class HalfState:
@@ -122,11 +134,13 @@ class HalfState:
         own: Scatter inside each design.
         design: The designs' means.
         square: Squares of single passes, where there is a companion.
+        estimates: Estimates of μ2 from single designs.
     """
 
     own: Joint
     design: Joint
     square: Joint | None = None
+    estimates: Joint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +151,8 @@ class DesignState:
         passes: Single passes.
         s2: Their variance over masks that were averaged out.
         rest: Passes less their companion, where there is one.
-        whole: Estimates of μ2 from single pairs.
-        inside: Scatter inside designs, averaged over pairs.
+        mean_left: The designs' means, less those of the companion; ``None`` where outputs are too wide to keep it.
+        variance_left: Their estimates of μ2, less those of the companion, likewise.
         even: Designs of even pairs.
         odd: Designs of odd pairs.
         features: Features of whole designs in groups, if any are asked.
@@ -147,8 +161,8 @@ class DesignState:
     passes: MomentBlock
     s2: MomentBlock
     rest: MomentBlock | None = None
-    whole: Joint | None = None
-    inside: Joint | None = None
+    mean_left: MomentBlock | None = None
+    variance_left: MomentBlock | None = None
     even: HalfState | None = None
     odd: HalfState | None = None
     features: GroupBlock | None = None
@@ -159,11 +173,17 @@ class DesignState:
         return [half for half in (self.even, self.odd) if half is not None]
 
     @property
+    def estimates(self) -> Joint | None:
+        """Estimates of μ2 from single designs of both halves."""
+        even, odd = (None if half is None else half.estimates for half in (self.even, self.odd))
+        return merge_states(even, odd)
+
+    @property
     def samples(self) -> int:
-        """Pairs behind the standard errors; one, if some part has only that."""
-        fewest = min(block.count for block in all_blocks(replace(self, features=None)))
+        """Pairs of designs behind the standard errors; one, if some part has only that."""
+        fewest = min(half.design.v.count for half in self.halves)
         designs = sum(half.design.v.count for half in self.halves)
-        return fewest if fewest <= 1 or self.whole is None else min(self.whole.v.count, designs)
+        return 1 if fewest <= 1 or self.estimates is None else designs // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,17 +196,15 @@ class Summary:
         error2_mean: The variance of the first.
         error2_variance: The variance of the second.
         designs: Designs behind the error of the mean.
-        samples: Samples behind the error of the variance.
-        unexplained: The share of the scatter of squares that the companion leaves.
+        samples: Designs behind the error of the variance.
     """
 
     mean: Array
     variance: Array
     error2_mean: Array
     error2_variance: Array
-    designs: float
-    samples: Array
-    unexplained: Array
+    designs: int
+    samples: int
 
 
 def state_of_designs(D: Array, s2: Array, G: Array | None, known: Array | float, first: int) -> DesignState:
@@ -205,14 +223,14 @@ def state_of_designs(D: Array, s2: Array, G: Array | None, known: Array | float,
     raw = D.reshape(-1, *D.shape[2:])
     v = _Parts.of(D, s2)
     c = None if G is None else _Parts.of(G, known=known)
+    left = v.estimates if c is None else v.estimates - c.estimates
     pair = np.arange(first, first + len(D)) // 2
-    pairs = slice(first % 2, first % 2 + (len(D) - first % 2) // 2 * 2)  # a lone design at either end is in no pair
     return DesignState(
         MomentBlock.of(raw),
         MomentBlock.of(s2.reshape(raw.shape), order=2),
         None if G is None else MomentBlock.of(raw - G.reshape(raw.shape)),
-        Joint.of(v.whole(pairs), None if c is None else c.whole(pairs)),
-        Joint.of(v.inside(pairs), None if c is None else c.inside(pairs)),
+        MomentBlock.of(v.means if c is None else v.means - c.means),
+        MomentBlock.of(left) if len(left) else None,
         _half(v, c, pair % 2 == 0),
         _half(v, c, pair % 2 == 1),
     )
@@ -232,34 +250,32 @@ def fold_designs(designs: Iterable[MomentBlock], first: int) -> DesignState:
     """
     shape: tuple[int, ...] = ()
     states: dict[int, DesignState] = {}
-    earlier: dict[int, tuple[Array, Array]] = {}  # mean and inner scatter of first designs of pairs
+    earlier: dict[int, Array] = {}  # the mean of the designs so far
     for number, design in enumerate(designs, first):
         shape = design.mean.shape
         for index, part in enumerate(design.parts()):
-            one = _state_of_one(number, part, earlier.pop(index, None))
+            one = _state_of_one(number, number - first, part, earlier.get(index))
             states[index] = merge_states(states.get(index), one)
-            if number % 2 == 0:
-                earlier[index] = part.mean.copy(), part.s2 / part.count
+            earlier[index] = earlier.get(index, 0.0) + (part.mean - earlier.get(index, 0.0)) / (number - first + 1)
         del design, part, one  # before the next one is made
-    joined = to_blocks(states_beside(states.values()))
+    joined = to_blocks(states_beside(states.values(), math.prod(shape)))
     moments = {name: block.reshape(shape) for name, block in joined.items() if isinstance(block, MomentBlock)}
     return from_blocks(DesignState, moments)
 
 
-def _state_of_one(number: int, design: MomentBlock, earlier: tuple[Array, Array] | None) -> DesignState:
-    """The state of a single design, and of the pair that it completes."""
+def _state_of_one(number: int, before: int, design: MomentBlock, earlier: Array | None) -> DesignState:
+    """The state of a single design that comes after others, whose mean is given."""
     zeros = np.zeros(design.mean.shape)
 
     def single(value: Array) -> Joint:
         return Joint(MomentBlock(1, value, zeros))
 
-    own, whole, inside = design.s2 / design.count, None, None
+    own, estimates = design.s2 / design.count, None
     if earlier is not None:
-        both = (earlier[1] + own) / 2
-        whole, inside = single(both + (earlier[0] - design.mean) ** 2 / 2), single(both)
-    half = HalfState(single(own), single(design.mean))
+        estimates = single(own + np.square(design.mean - earlier) * (before / (before + 1)))
+    half = HalfState(single(own), single(design.mean), estimates=estimates)
     halves = (None, half) if number // 2 % 2 else (half, None)
-    return DesignState(design, MomentBlock(design.count, zeros, zeros), None, whole, inside, *halves)
+    return DesignState(design, MomentBlock(design.count, zeros, zeros), even=halves[0], odd=halves[1])
 
 
 def _half(v: _Parts, c: _Parts | None, mine: NDArray[np.bool_]) -> HalfState | None:
@@ -269,31 +285,27 @@ def _half(v: _Parts, c: _Parts | None, mine: NDArray[np.bool_]) -> HalfState | N
     design = Joint.of(v.means[mine], None if c is None else c.means[mine])
     assert own is not None and design is not None
     square = None if c is None else Joint.of(_flat(v.squares[mine]), _flat(c.squares[mine]))
-    return HalfState(own, design, square)
+    estimates = Joint.of(v.estimates[mine[1:]], None if c is None else c.estimates[mine[1:]])
+    return HalfState(own, design, square, estimates)
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Of each design: its mean, the scatter inside it, and its squares about the mean of all designs at hand."""
+    """Of each design: its mean, the scatter inside it, and its squares about the mean of all designs at hand.
+
+    Of each but the first also an estimate of μ2, with its deviation from the mean of those before.
+    """
 
     means: Array
     own: Array
     squares: Array
+    estimates: Array
 
     @classmethod
     def of(cls, values: Array, extra: Array | float = 0.0, known: Array | float = 0.0) -> _Parts:
         Y = values.mean(axis=1)
         own = (np.square(values - Y[:, None]) + extra).mean(axis=1) - known
-        return cls(Y, own, np.square(values - Y.mean(axis=0)) + extra)
-
-    def inside(self, pairs: slice) -> Array:
-        own = self.own[pairs]
-        return (own[::2] + own[1::2]) / 2
-
-    def whole(self, pairs: slice) -> Array:
-        """The estimate of μ2 from each pair alone."""
-        Y = self.means[pairs]
-        return self.inside(pairs) + (Y[::2] - Y[1::2]) ** 2 / 2
+        return cls(Y, own, np.square(values - Y.mean(axis=0)) + extra, own[1:] + recursive_squares(Y))
 
 
 def _flat(values: Array) -> Array:
@@ -307,34 +319,33 @@ def summary(state: DesignState, known: Array | None = None) -> Summary:
     """Both halves' estimates with the coefficients of the other, and what their scatter says about them.
 
     Args:
-        state: Designs, of which at least two are a pair.
+        state: At least two designs.
         known: The companion's variance (rows, width), if there is a companion.
 
     Returns:
         The estimates, their variances, and the samples behind them.
     """
+    both = state.estimates
+    assert both is not None
     halves = [_Half.read(state, half, known) for half in state.halves]
-    others = halves[::-1]
-    total = float(sum(half.designs for half in halves))
-    singles = state.passes.count == total
-    mean, variance, error2_mean, error2_variance, single, left = (np.zeros_like(state.passes.mean) for _ in range(6))
-    for half, other in zip(halves, others, strict=True):
-        share = half.designs / total
+    total = sum(half.designs for half in halves)
+    mean, variance, error2_mean, error2_variance = (np.zeros_like(state.passes.mean) for _ in range(4))
+    for half, other in zip(halves, halves[::-1], strict=True):
+        share, own = half.designs / total, half.half.estimates
         mean += share * half.half.design.mean_less(other.alpha)
         variance += share * half.variance(other.beta)
         error2_mean += share / total * half.half.design.spread(other.alpha)
-        spread, inside = half.spread_of_variances(other.beta)
-        error2_variance += share / total * spread
-        single += share * inside
-        left += share * half.unexplained(other.beta) if singles else share
-    return Summary(mean, variance, error2_mean, error2_variance, total, total / 2 * (1.0 + single), left)
+        few = own is None or own.v.count < 2
+        error2_variance += share / total * (both if few else own).spread(other.beta)  # type: ignore[union-attr]
+    samples = both.v.count - len(halves) + 1  # each half has a mean of its own
+    fitted = 1.0 if known is None else total / max(total - 2, 1)  # what fitting coefficients costs
+    return Summary(mean, variance, error2_mean, fitted * error2_variance, total, samples)
 
 
 @dataclass(frozen=True, slots=True)
 class _Half:
     """Half of the pairs: the coefficients it fits, and its estimates with given ones."""
 
-    state: DesignState
     half: HalfState
     alpha: Array | float
     beta: Array | float
@@ -342,11 +353,11 @@ class _Half:
     @classmethod
     def read(cls, state: DesignState, half: HalfState, known: Array | None) -> _Half:
         if known is None or half.square is None:
-            return cls(state, half, 0.0, 0.0)
+            return cls(half, 0.0, 0.0)
         known = np.where(known > _ROUNDING * (state.passes.variance + state.s2.mean), known, 0.0)
         alpha, common = coefficients(half.design, known, 1.0, _ALIKE)
         beta, _ = coefficients(half.square, np.square(known), common**2, _ALIKE_V)
-        return cls(state, half, alpha, beta)
+        return cls(half, alpha, beta)
 
     @property
     def designs(self) -> int:
@@ -354,32 +365,6 @@ class _Half:
 
     def variance(self, beta: Array | float) -> Array:
         return self.half.own.mean_less(beta) + self.half.design.variance_less(beta)
-
-    def unexplained(self, beta: Array | float) -> Array | float:
-        square = self.half.square
-        if square is None:
-            return 1.0
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.clip(np.nan_to_num(square.spread(beta) / square.v.variance, nan=1.0), 0.0, 1.0)
-
-    def spread_of_variances(self, beta: Array | float) -> tuple[Array, Array]:
-        """R times the variance of the estimate from R designs, and the share of w that is scatter inside designs.
-
-        The scatter inside designs is seen in each of them, not only in pairs.
-        """
-        assert self.state.whole is not None and self.state.inside is not None
-        even, odd = self.state.even, self.state.odd
-        both: HalfState = merge_states(even, odd)
-        designs = both.design.v.count
-        if self.state.passes.count == designs and both.square is not None:  # single passes
-            squares = _PRODUCTS * both.square.spread(beta)
-            return squares + 2 * _trace(both.design, beta) / (designs - 1), np.ones_like(squares)
-        whole, inside = self.state.whole.spread(beta), self.state.inside.spread(beta)
-        single = np.maximum(whole - inside + both.own.spread(beta) / 2, whole / 4)
-        saved = _trace(both.design, beta) * (1.0 - 1.0 / (self.designs - 1)) if self.designs > 1 else 0.0
-        with np.errstate(invalid="ignore", divide="ignore"):
-            share = np.clip(np.nan_to_num(inside / whole), 0.0, 1.0)
-        return 2 * np.maximum(single - saved, single / 2), share
 
 
 def coefficients(joint: Joint, scale: Array, expected: float, alike: float) -> tuple[Array, float]:
@@ -407,13 +392,3 @@ def coefficients(joint: Joint, scale: Array, expected: float, alike: float) -> t
     common = float((together.sum() + _EXPANSION * expected) / (alone.sum() + _EXPANSION))
     common = float(np.clip(common, 0.0, _MOST))
     return np.clip((together + alike * common) / (alone + alike), 0.0, _MOST) * (scale > 0), common
-
-
-def _trace(joint: Joint, beta: Array | float) -> Array:
-    """The trace of MΣMΣ, Σ_yy² − 2β Σ_yg² + β² Σ_gg², less what squares of sample moments overstate."""
-    n = joint.v.count
-    trace = np.square(joint.v.variance)
-    if joint.c is not None:
-        c = np.square(joint.c.variance)
-        trace = trace - 2 * beta * np.square(joint.covariance) + np.square(beta) * c
-    return np.maximum(trace, 0.0) * (n - 1) / (n + 1)

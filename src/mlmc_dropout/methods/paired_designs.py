@@ -13,198 +13,29 @@ out in closed form first (``surrogates.linear_head``): D becomes h, and E s² ad
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Protocol, Self, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from mlmc_dropout.groups import GroupBlock
 from mlmc_dropout.methods.base import Estimates, LevelEstimate, Method, NoRefinement, Rows, Task, blocks
+from mlmc_dropout.methods.design_length import MIN_PAIRS, MIN_PASSES
 from mlmc_dropout.methods.designs import DesignState, Summary, fold_designs, state_of_designs, summary
+from mlmc_dropout.methods.prepared_rows import PreparedRows, as_array, selected
 from mlmc_dropout.methods.running import running
 from mlmc_dropout.methods.states import Block, from_blocks, states_beside
-from mlmc_dropout.methods.tails import Trust, student_factor, trust, widened_for_tails
+from mlmc_dropout.methods.tails import Trust, student_factor, trust, widened_for_scale, widened_for_skewness
 from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.memory import return_freed_memory
 from mlmc_dropout.sampling.source import BLOCK, Source
-from mlmc_dropout.stopping.goal import TRUSTED
-from mlmc_dropout.surrogates.derivatives import expandable
-from mlmc_dropout.surrogates.linear import Expansion
-from mlmc_dropout.surrogates.linear_head import Head, whole_and_reduced_passes
-from mlmc_dropout.surrogates.quadratic import Quadratic
 
-__all__ = ["BoundDesigns", "PreparedRows", "as_array", "design_length", "drops_evenly", "preparation_cost", "selected"]
+__all__ = ["BoundDesigns"]
 
 Array = NDArray[np.float64]
-
-DESIGN = 20  # passes per design: pT is whole for the common rates 0.05, 0.1, 0.2, 0.25, 0.5
-SHORT = 4  # of designs without a companion
-TO_TOLERANCE = 10  # the same where standard errors decide: they are better with more pairs
-UNKNOWN_BUDGET = 1280.0  # taken for the passes to come when only a tolerance is given
-MIN_PAIRS = 4
-MIN_PASSES = 4  # independent ones with a companion
-_BEYOND = 0.2  # the share of a variance that is taken to be beyond designs, for their length
-_BEYOND_BOTH = 0.6  # the share of what a companion leaves that designs leave, too
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PreparedRows:
-    """What was computed for some rows of a batch.
-
-    Attributes:
-        rows: Which rows.
-        heads: Linear heads whose masks are averaged out.
-        surrogate: A companion of known moments, if there is one.
-        without_heads: Why there can be no heads, if derivatives were missing.
-    """
-
-    rows: slice
-    heads: tuple[Head, ...] = ()
-    surrogate: Expansion | Quadratic | None = None
-    without_heads: str = ""
-
-    def of(self, source: Source) -> Source:
-        """The passes of these rows.
-
-        Args:
-            source: The passes of the whole batch.
-
-        Returns:
-            The part of it.
-        """
-        return source.part(self.rows)
-
-    def select(self, rows: Rows, start: int) -> PreparedRows:
-        """What was computed for some of these rows.
-
-        Args:
-            rows: Places among these rows.
-            start: Place of the first of them in the batch that is made of the rows selected.
-
-        Returns:
-            The same of these rows; nothing is computed again.
-        """
-        places = torch.from_numpy(np.asarray(rows, dtype=np.int64))
-        return replace(
-            self,
-            rows=slice(start, start + len(rows)),
-            heads=tuple(head.select(places.to(head.jacobian.device)) for head in self.heads),
-            surrogate=None
-            if self.surrogate is None
-            else self.surrogate.select(places.to(self.surrogate.variance.device)),
-        )
-
-    def joins(self, other: PreparedRows) -> bool:
-        """Whether the rows after these can be computed together with them.
-
-        Args:
-            other: What was computed for the rows after these.
-        """
-        heads = [head.site.index for head in self.heads] == [head.site.index for head in other.heads]
-        return heads and type(self.surrogate) is type(other.surrogate) and self.without_heads == other.without_heads
-
-    def joined(self, other: PreparedRows) -> PreparedRows:
-        """What was computed for these rows and for those after them, as one part.
-
-        Args:
-            other: What was computed for the rows after these.
-
-        Returns:
-            The joint part.
-        """
-        pairs = zip(self.heads, other.heads, strict=True)
-        heads = tuple(Head(a.site, torch.cat([a.jacobian, b.jacobian])) for a, b in pairs)
-        surrogate = self.surrogate
-        if surrogate is not None:
-            surrogate = type(surrogate).beside([surrogate, other.surrogate])  # type: ignore[list-item]
-        return replace(self, rows=slice(self.rows.start, other.rows.stop), heads=heads, surrogate=surrogate)
-
-    def outputs(self, source: Source, masks: Sequence[Tensor | None]) -> Tensor:
-        """Passes as they are.
-
-        Args:
-            source: The passes of these rows.
-            masks: A chunk of masks.
-
-        Returns:
-            The outputs in the model's type, (passes, rows, width).
-        """
-
-        def values(masks: Sequence[Tensor | None]) -> Tensor:
-            return source.sampler.run_masks(source.program, source.batch, masks)
-
-        out: Tensor = source.program.run_cached(values, (self, *source.batch.values), masks)
-        return out
-
-    def passes(self, source: Source, masks: Sequence[Tensor | None]) -> list[Array]:
-        """Passes with the heads averaged out, and their companions.
-
-        Args:
-            source: The passes of these rows.
-            masks: A chunk of masks.
-
-        Returns:
-            h, s², G, and the whole passes D where features are asked of them, each (passes, rows, width).
-        """
-        needs_whole = bool(self.heads) and not source.observation.plain
-
-        def values(masks: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-            D, h, s2 = whole_and_reduced_passes(source.sampler, source.program, source.batch, masks, self.heads)
-            G = torch.zeros_like(h) if self.surrogate is None else self.surrogate.values(masks, source.batch.rows)
-            return (h, s2, G, D) if needs_whole else (h, s2, G)
-
-        found = [as_array(t) for t in source.program.run_cached(values, (self, *source.batch.values), masks)]
-        return found if needs_whole else [*found, found[0]]
-
-
-class _RowsPart(Protocol):
-    """What was computed for some neighbouring rows of a batch."""
-
-    @property
-    def rows(self) -> slice:
-        """Which rows."""
-
-    def select(self, rows: Rows, start: int) -> Self:
-        """The same for some of them, see :meth:`PreparedRows.select`."""
-
-    def joins(self, other: Self) -> bool:
-        """Whether the rows after these can be computed together with them."""
-
-    def joined(self, other: Self) -> Self:
-        """The same for these rows and for those after them."""
-
-
-P = TypeVar("P", bound=_RowsPart)
-
-
-def selected(parts: Sequence[P], rows: Rows) -> tuple[P, ...]:
-    """What was computed for some rows of a batch; parts that have become small are joined.
-
-    Args:
-        parts: What was computed for all rows, part by part.
-        rows: Places of the rows in the batch, in ascending order.
-
-    Returns:
-        The same for these rows.
-    """
-    most = max(part.rows.stop - part.rows.start for part in parts)
-    edges = np.searchsorted(rows, [part.rows.start for part in parts] + [parts[-1].rows.stop])
-    found: list[P] = []
-    for part, (start, stop) in zip(parts, pairwise(edges.tolist()), strict=True):
-        if start == stop:
-            continue
-        new = part.select(rows[start:stop] - part.rows.start, start)
-        alone = stop - start == 1 or (found and found[-1].rows.stop - found[-1].rows.start == 1)
-        if found and found[-1].joins(new) and (alone or stop - found[-1].rows.start <= most):
-            new = found.pop().joined(new)
-        found.append(new)
-    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -300,7 +131,7 @@ class BoundDesigns(NoRefinement):
         Returns:
             Their moments.
         """
-        return states_beside(self._run_rows(source, task, part) for part in self.parts)
+        return states_beside((self._run_rows(source, task, part) for part in self.parts), source.batch.rows)
 
     def _run_rows(self, source: Source, task: Task, part: PreparedRows) -> DesignState:
         designs = np.arange(task.first, task.first + task.count)
@@ -361,12 +192,12 @@ class BoundDesigns(NoRefinement):
     # ------------------------------------------------------------------------------ states
 
     def has_estimates(self, state: DesignState | None) -> bool:
-        """Whether there is a pair.
+        """Whether there are two designs.
 
         Args:
             state: A merged state, or ``None``.
         """
-        return state is not None and state.whole is not None
+        return state is not None and state.estimates is not None
 
     def samples(self, state: DesignState) -> float:
         """Pairs of designs.
@@ -400,9 +231,7 @@ class BoundDesigns(NoRefinement):
         found = summary(state, self.known_variance if self.has_surrogate else None)
         cost = done["passes"]
         levels = tuple(self._levels(state, found, cost))
-        mean_stderr = student_factor(found.designs) * np.sqrt(found.error2_mean)
-        variance_stderr = student_factor(found.samples) * np.sqrt(found.error2_variance)
-        variance_stderr = variance_stderr * widened_for_tails(state.passes, found.unexplained)
+        mean_stderr, variance_stderr = _standard_errors(state, found)
         return Estimates(
             found.mean,
             found.variance,
@@ -420,10 +249,10 @@ class BoundDesigns(NoRefinement):
 
     def _shown(self, state: DesignState) -> Array | None:
         """The share of the surrogate's variance that passes show; small where masks that matter have not come up."""
-        if not self.has_surrogate or state.whole is None or state.whole.c is None:
+        if not self.has_surrogate or state.estimates is None or state.estimates.c is None:
             return None
         known = self.known_variance
-        return np.where(known > 0, 1.0 + state.whole.c.mean / np.where(known > 0, known, 1.0), 1.0)
+        return np.where(known > 0, 1.0 + state.estimates.c.mean / np.where(known > 0, known, 1.0), 1.0)
 
     def _levels(self, state: DesignState, found: Summary, cost: float) -> Iterator[LevelEstimate]:
         full, s2 = state.passes, state.s2
@@ -475,6 +304,20 @@ def _add_design(block: GroupBlock, design: GroupBlock, group: int) -> None:
     block.means[group] += (design.means[0] - block.means[group]) * (design.count / block.counts[group])
 
 
+def _standard_errors(state: DesignState, found: Summary) -> tuple[Array, Array]:
+    """Of the mean and of the variance, so that 1.96 of them are a 95 % interval however few designs there are."""
+    passes = state.passes.count
+    mean = student_factor(found.designs) * np.sqrt(found.error2_mean)
+    variance = student_factor(found.samples) * np.sqrt(found.error2_variance)
+    variance = variance * widened_for_scale(found.error2_variance, found.variance)
+    if state.mean_left is None or state.variance_left is None:
+        return mean, variance
+    return (
+        mean * widened_for_skewness(state.mean_left, passes),
+        variance * widened_for_skewness(state.variance_left, passes, power=2),
+    )
+
+
 def _trust(state: DesignState, found: Summary, mean_stderr: Array, variance_stderr: Array) -> Trust:
     """What passes, and what the surrogate leaves of them, say about their tails."""
     whole = trust(state.passes)
@@ -484,75 +327,3 @@ def _trust(state: DesignState, found: Summary, mean_stderr: Array, variance_stde
     with np.errstate(invalid="ignore", divide="ignore"):
         share = mean_stderr / np.sqrt(found.variance), variance_stderr / found.variance
     return whole.where_it_matters(*share)
-
-
-# ------------------------------------------------------------------------------ planning designs
-
-
-def as_array(values: Tensor) -> Array:
-    """In double precision, for numpy.
-
-    Args:
-        values: Any tensor.
-
-    Returns:
-        An array of float64.
-    """
-    return np.asarray(values.double().cpu().numpy())
-
-
-def drops_evenly(source: Source, passes: int) -> bool:
-    """Whether a design drops every unit equally often.
-
-    Args:
-        source: The passes of the inputs.
-        passes: T, the passes of a design.
-
-    Returns:
-        Whether pT is whole at every site.
-    """
-    return all(float(passes * site.p).is_integer() for site in source.program.active)
-
-
-def preparation_cost(source: Source, samples: int = 0) -> float:
-    """About what derivatives cost.
-
-    Args:
-        source: The passes of the inputs.
-        samples: Random masks at which derivatives are taken, besides the mean mask.
-
-    Returns:
-        Passes.
-    """
-    return (1.0 + samples) * (1 + source.program.structure.width)
-
-
-def design_length(source: Source, budget: float, most: int, surrogate: bool) -> int:
-    """Passes of a design: few enough for standard errors, that leave little of the budget and drop units evenly.
-
-    Args:
-        source: The passes of the inputs.
-        budget: Passes for designs.
-        most: The longest design.
-        surrogate: Whether passes have a companion.
-
-    Returns:
-        T.
-    """
-    lengths = range(1 if surrogate else min(SHORT, most), most + 1)
-    return lengths[int(np.argmax([_worth(source, budget, T, surrogate) for T in lengths]))]
-
-
-def _worth(source: Source, budget: float, T: int, surrogate: bool) -> float:
-    """Passes used, over what uneven dropping leaves of the variance.
-
-    Without a surrogate a design knows the scatter inside it to T − 1 degrees of freedom only, once its mean is fixed.
-    """
-    designs = int(budget // T)
-    if designs < (MIN_PASSES if T == 1 else 2 * MIN_PAIRS):
-        return 0.0
-    beyond = _BEYOND_BOTH if surrogate else _BEYOND
-    rates = {site.p for site in source.program.active if expandable(site)}
-    uneven = max(((f := p * T % 1.0) * (1.0 - f) / (T * p * (1.0 - p)) for p in rates), default=0.0)
-    used = designs * (T if surrogate else T - 1)
-    return float(used / (beyond + (1.0 - beyond) * uneven) * min(1.0, designs / TRUSTED) ** 0.25)

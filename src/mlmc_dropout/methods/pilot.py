@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mlmc_dropout.methods.control_variate import ControlVariate
-from mlmc_dropout.methods.paired_designs import UNKNOWN_BUDGET, as_array
+from mlmc_dropout.methods.design_length import UNKNOWN_BUDGET
 from mlmc_dropout.methods.pooled import Pooled
+from mlmc_dropout.methods.prepared_rows import as_array
 from mlmc_dropout.methods.stratified import Stratified
 from mlmc_dropout.sampling import streams
 from mlmc_dropout.sampling.masks import pass_keys

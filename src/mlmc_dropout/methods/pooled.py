@@ -7,20 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mlmc_dropout import theory
 from mlmc_dropout.groups import GroupBlock
 from mlmc_dropout.methods.base import Estimates, LevelEstimate, NoRefinement, OneStage, Task, blocks
 from mlmc_dropout.methods.running import running
 from mlmc_dropout.methods.states import Block, from_blocks, states_beside
-from mlmc_dropout.methods.tails import student_factor, trust, widened_for_tails
-from mlmc_dropout.moments import MomentBlock
+from mlmc_dropout.methods.tails import student_factor, trust, widened_for_scale, widened_for_skewness
+from mlmc_dropout.moments import MomentBlock, recursive_squares
 from mlmc_dropout.sampling.source import BLOCK, Source
 from mlmc_dropout.stopping.goal import Goal
 
 __all__ = ["BoundPooled", "Pooled", "PooledState"]
 
-FEW = 64  # passes below which standard errors carry Student's factor; from there on it is below 1.02
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +31,12 @@ class PooledState:
     Attributes:
         passes: All passes.
         features: Features of them in groups, if any are asked.
+        squares: Their squared deviations from those before; ``None`` where outputs are too wide to keep them.
     """
 
     passes: MomentBlock
     features: GroupBlock | None = None
+    squares: MomentBlock | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ class BoundPooled(NoRefinement):
             Their moments.
         """
         numbers = range(task.first, task.first + task.count)
-        return states_beside(_state(part, task.stream, numbers) for _, part in source.parts())
+        return states_beside((_state(part, task.stream, numbers) for _, part in source.parts()), source.batch.rows)
 
     def has_estimates(self, state: PooledState | None) -> bool:
         """Whether there are any passes.
@@ -168,7 +171,7 @@ class BoundPooled(NoRefinement):
         c = block.count
         spread = theory.variance_of_sample_variance(c, block.variance, block.fourth)
         spread = np.maximum(spread, 2 * np.square(block.variance / c))  # two equally likely values have none else
-        student = student_factor(c) if c < FEW else 1.0
+        student = student_factor(c) * widened_for_skewness(block, c)
         level = LevelEstimate(
             "passes", 1, c, c, block.mean, block.variance, block.kurtosis, block.variance, spread, block.kurtosis
         )
@@ -176,7 +179,7 @@ class BoundPooled(NoRefinement):
             block.mean,
             block.variance,
             student * np.sqrt(block.variance / c),
-            student * widened_for_tails(block) * np.sqrt(spread),
+            _allowance(state, spread) * np.sqrt(spread),
             c + self.method.overhead,
             levels=(level,),
             notes=(self.method.reason,) if self.method.reason else (),
@@ -186,9 +189,18 @@ class BoundPooled(NoRefinement):
         )
 
 
+def _allowance(state: PooledState, spread: Array) -> Array:
+    """The factor for the standard error of a variance from few passes."""
+    block = state.passes
+    squares, power = (block, 1) if state.squares is None else (state.squares, 2)
+    skewed = widened_for_skewness(squares, block.count, power)
+    return np.asarray(student_factor(block.count) * widened_for_scale(spread, block.variance) * skewed)
+
+
 def _state(source: Source, stream: int, numbers: range) -> PooledState:
     if source.wide:
         return PooledState(*running(source, source.chunks(stream, numbers), numbers.start, source.groups))
     main, features = source.observe(source.passes(stream, range(1), numbers)[:, 0])
     groups = None if features is None else GroupBlock.of(features, numbers.start, source.groups)
-    return PooledState(MomentBlock.of(main), groups)
+    squares = MomentBlock.of(recursive_squares(main)) if len(main) > 1 else None
+    return PooledState(MomentBlock.of(main), groups, squares)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mlmc_dropout.errors import InputError
+from mlmc_dropout.errors import InputError, did_you_mean
 from mlmc_dropout.methods.auto import Auto
 from mlmc_dropout.methods.base import MethodSpec
 from mlmc_dropout.methods.control_variate import ControlVariate
@@ -61,7 +61,7 @@ def make_method(
         InputError: If a name or value is not known, or a setting is not the method's.
     """
     if name not in SPECS:
-        raise InputError(f"unknown method {name!r}; use one of {', '.join(SPECS)}")
+        raise InputError(f"unknown method {name!r}{did_you_mean(name, SPECS)}; use one of {', '.join(SPECS)}")
     if levels not in COST_MODELS:
         raise InputError(f"unknown levels {levels!r}; use one of {', '.join(map(repr, COST_MODELS))}")
     if target not in ("mean", "variance"):

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 from typing import Any, TypeVar
 
@@ -20,12 +20,22 @@ from numpy.typing import NDArray
 from mlmc_dropout.groups import GroupBlock
 from mlmc_dropout.moments import MomentBlock
 
-__all__ = ["Block", "all_blocks", "from_blocks", "merge_states", "select_rows", "states_beside", "to_blocks"]
+__all__ = [
+    "Block",
+    "all_blocks",
+    "from_blocks",
+    "merge_next",
+    "merge_states",
+    "select_rows",
+    "states_beside",
+    "to_blocks",
+]
 
 S = TypeVar("S")
 
 Block = MomentBlock | GroupBlock
 _BLOCKS = (MomentBlock, GroupBlock)
+_LARGE = 1 << 16  # components from which the memory of a state counts
 
 
 def merge_states(a: S | None, b: S | None) -> S:
@@ -44,31 +54,73 @@ def merge_states(a: S | None, b: S | None) -> S:
         return a.merge(b)  # type: ignore[arg-type, return-value]
     if isinstance(a, tuple):
         return tuple(merge_states(x, y) for x, y in zip_longest(a, b))  # type: ignore[return-value, call-overload]
-    values = ((getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(a))  # type: ignore[arg-type]
+    values = ((getattr(a, name), getattr(b, name)) for name in _names(a))
     return type(a)(*(merge_states(x, y) for x, y in values))
 
 
-def states_beside(states: Iterable[S]) -> S:
-    """States of the same samples of different rows, as one of all rows.
+def merge_next(state: S | None, waiting: list[S]) -> S:
+    """Merge the first of some waiting states and give it up, block by block where there are very many components.
+
+    Beside two states, only a block is then held, and not a third state.
 
     Args:
-        states: States of one type with equally many samples.
+        state: A state; ``None`` has no samples.
+        waiting: States of the same type; the first is removed.
 
     Returns:
-        The state of all rows, in the given order.
+        The same as :func:`merge_states`.
     """
-    return _beside(list(states))  # type: ignore[no-any-return]
+    if state is None or _components(state) < _LARGE:
+        return merge_states(state, waiting.pop(0))
+    mine, theirs = to_blocks(state), to_blocks(waiting.pop(0))
+    names = dict.fromkeys([*mine, *theirs])
+    merged: dict[str, Any] = {name: merge_states(mine.get(name), theirs.pop(name, None)) for name in names}
+    return from_blocks(type(state), merged)
 
 
-def _beside(parts: Sequence[Any]) -> Any:
-    first = parts[0]
-    if first is None:
-        return None
-    if isinstance(first, _BLOCKS):
-        return type(first).beside(parts)
-    if isinstance(first, tuple):
-        return tuple(_beside(values) for values in zip(*parts, strict=True))
-    return type(first)(*(_beside([getattr(p, f.name) for p in parts]) for f in dataclasses.fields(first)))
+def _names(state: Any) -> tuple[str, ...]:
+    """Names of the fields of a state."""
+    kind: Any = type(state)
+    return tuple(_field_types(kind))
+
+
+def _components(state: Any) -> int:
+    """Components of the first block of a state."""
+    if isinstance(state, MomentBlock):
+        return int(state.mean.size)
+    if isinstance(state, GroupBlock):
+        return int(state.means.size)
+    parts = state if isinstance(state, tuple) else (getattr(state, name) for name in _names(state))
+    return next((_components(part) for part in parts if part is not None), 0)
+
+
+def states_beside(states: Iterable[S], rows: int) -> S:
+    """States of the same samples of different rows, as one of all rows.
+
+    Each is copied to its place and given up before the next is made: many small arrays would leave memory in pieces
+    that are too small for the large ones.
+
+    Args:
+        states: States of one type with equally many samples, rows in order.
+        rows: Rows of all of them together.
+
+    Returns:
+        The state of all rows.
+    """
+    whole: dict[str, Block] = {}
+    kind, start = None, 0
+    for state in states:
+        blocks = to_blocks(state)
+        size = next(iter(blocks.values())).rows
+        if size == rows:
+            return state
+        if kind is None:
+            kind, whole = type(state), {name: block.room_for(rows) for name, block in blocks.items()}
+        for name, block in blocks.items():
+            block.copy_to(whole[name], slice(start, start + size))  # type: ignore[arg-type]
+        start += size
+    assert kind is not None and start == rows
+    return from_blocks(kind, whole)
 
 
 def select_rows(state: S, rows: NDArray[np.integer[Any]]) -> S:
@@ -87,7 +139,7 @@ def select_rows(state: S, rows: NDArray[np.integer[Any]]) -> S:
         return state.select(rows)  # type: ignore[no-any-return]
     if isinstance(state, tuple):
         return tuple(select_rows(value, rows) for value in state)  # type: ignore[return-value]
-    values = (getattr(state, f.name) for f in dataclasses.fields(state))  # type: ignore[arg-type]
+    values = (getattr(state, name) for name in _names(state))
     return type(state)(*(select_rows(value, rows) for value in values))
 
 
@@ -108,7 +160,7 @@ def to_blocks(state: Any, prefix: str = "") -> dict[str, Block]:
     if isinstance(state, tuple):
         parts: Iterable[tuple[str, Any]] = ((str(i), value) for i, value in enumerate(state))
     else:
-        parts = ((f.name, getattr(state, f.name)) for f in dataclasses.fields(state))
+        parts = ((name, getattr(state, name)) for name in _names(state))
     blocks: dict[str, Block] = {}
     for name, value in parts:
         blocks |= to_blocks(value, f"{prefix}.{name}" if prefix else name)

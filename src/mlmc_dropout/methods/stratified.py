@@ -11,18 +11,16 @@ from typing import Any
 import numpy as np
 
 from mlmc_dropout.methods.base import OneStage
-from mlmc_dropout.methods.paired_designs import (
+from mlmc_dropout.methods.design_length import (
     DESIGN,
     MIN_PAIRS,
     SHORT,
-    TO_TOLERANCE,
     UNKNOWN_BUDGET,
-    BoundDesigns,
-    PreparedRows,
-    design_length,
-    drops_evenly,
     preparation_cost,
+    suited_length,
 )
+from mlmc_dropout.methods.paired_designs import BoundDesigns
+from mlmc_dropout.methods.prepared_rows import PreparedRows
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
 from mlmc_dropout.surrogates.derivatives import DerivativeError
@@ -97,28 +95,6 @@ class Stratified(OneStage):
         parts = tuple(prepared for prepared, _ in bound)
         overhead = self.overhead + max(cost for _, cost in bound)
         return BoundDesigns(self, self.passes, parts, overhead, self.reason)
-
-
-def suited_length(source: Source, goal: Goal, most: int, ahead: float, surrogate: bool) -> int:
-    """Passes of a design that suit a goal.
-
-    Args:
-        source: The passes of the inputs.
-        goal: When to stop.
-        most: The longest design.
-        ahead: Passes that are spent before.
-        surrogate: Whether passes have a companion.
-
-    Returns:
-        T.
-    """
-    length = most
-    if goal.budget is not None:
-        most = int(np.clip(goal.budget // 20, SHORT, most)) if goal.has_tolerance else most
-        length = design_length(source, goal.budget - ahead, most, surrogate)
-    if goal.has_tolerance and (goal.tolerance is None or drops_evenly(source, TO_TOLERANCE)):
-        length = min(length, TO_TOLERANCE)
-    return length
 
 
 def _with_heads(rows: slice, source: Source) -> tuple[PreparedRows, float]:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["provenance"]
+__all__ = ["provenance", "revision"]
 
 _PACKAGES = ("mlmc-dropout", "torch", "numpy", "safetensors")
 
@@ -16,7 +16,7 @@ _PACKAGES = ("mlmc-dropout", "torch", "numpy", "safetensors")
 def provenance() -> dict[str, object]:
     """Start time, versions of what computes, and the git revision of this code if it has one."""
     versions = {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
-    return {"started": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions, "revision": _revision()}
+    return {"started": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions, "revision": revision()}
 
 
 def _version(package: str) -> str | None:
@@ -26,14 +26,14 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _revision() -> str | None:
-    """The commit of the checkout this file is in; ``+`` marks uncommitted changes next to it."""
+def revision() -> str | None:
+    """The commit of the checkout this package is in; ``+`` marks uncommitted changes in the package."""
     here = Path(__file__).parent
     commit = _git(here, "rev-parse", "HEAD")
     # An installed copy may lie inside somebody else's repository: ask whether git knows this file.
     if commit is None or _git(here, "ls-files", "--error-unmatch", Path(__file__).name) is None:
         return None
-    return commit + ("+" if _git(here, "status", "--porcelain", "--", ".") else "")
+    return commit + ("+" if _git(here, "status", "--porcelain", "--", "..") else "")
 
 
 def _git(where: Path, *arguments: str) -> str | None:

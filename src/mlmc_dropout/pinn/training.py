@@ -75,7 +75,7 @@ def train(
 
     Args:
         problem: Its name; None if ``config`` or ``resume_from`` says it.
-        config: TOML file with what differs from the defaults; None for the paper's settings.
+        config: TOML file with what differs from the defaults; None for those of the benchmark.
         resume_from: Directory of a run to continue.
         out: Directory in which the run gets a directory.
         progress: What shows how it goes; by default a bar on a terminal, lines elsewhere.

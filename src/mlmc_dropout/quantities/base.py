@@ -8,7 +8,8 @@ grouped jackknife removes (``jackknife``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from torch import Tensor
 
 from mlmc_dropout.quantities.view import View
 
-__all__ = ["Feature", "GroupMeans", "Quantity", "QuantityEstimate", "Question"]
+__all__ = ["INTERVAL", "Feature", "GroupMeans", "Quantity", "QuantityEstimate", "Question"]
 
 Array = NDArray[np.float64]
+
+INTERVAL = 1.96  # standard errors to either side of a value, for 95 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ class QuantityEstimate:
         reliable: False where rare passes may change it more than the standard error says; ``None``: nothing is known.
         confidence: Of a label: the probability that more passes would not change it.
         settled: Of a decision: whether it is certain enough.
+        low: Lower end of the 95 % interval of a quantile, which is not symmetric about its value.
+        high: Its upper end.
     """
 
     value: Any
@@ -64,6 +69,30 @@ class QuantityEstimate:
     reliable: Any = None
     confidence: Any = None
     settled: Any = None
+    low: Any = None
+    high: Any = None
+
+    @property
+    def interval(self) -> tuple[Any, Any]:
+        """The ends of the 95 % interval: value ± 1.96 standard errors, or those of a quantile's own."""
+        if self.low is not None:
+            return self.low, self.high
+        if self.stderr is None:
+            raise AttributeError("a label or decision has a confidence instead of an interval")
+        ends = [_each(partial(_shifted, sign * INTERVAL), self.value, self.stderr) for sign in (-1, 1)]
+        return ends[0], ends[1]
+
+    def map(self, function: Callable[[Any], Any]) -> QuantityEstimate:
+        """The same with a function applied to every array.
+
+        Args:
+            function: From an array to what takes its place.
+
+        Returns:
+            The estimate of these.
+        """
+        values = (getattr(self, each.name) for each in fields(self))
+        return QuantityEstimate(*(None if value is None else function(value) for value in values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +102,14 @@ class Feature:
     Attributes:
         name: Quantities that use features of one name share them.
         of: Passes, as they are read -> features, (passes, rows, *shape).
+        needs_locations: Whether a few passes have to tell first where outputs lie.
+        controlled: Whether the feature of an expansion may stand in for that of passes.
     """
 
     name: str
     of: Callable[[View], Tensor]
+    needs_locations: bool = False
+    controlled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +142,16 @@ class Question:
     uses: tuple[Feature, ...]
     answer: Callable[[GroupMeans], QuantityEstimate]
     like_outputs: bool = False
+
+
+def _shifted(by: float, value: Array, stderr: Array) -> Array:
+    return value + by * stderr
+
+
+def _each(function: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    """A function of two arrays, for all arrays of two outputs of one structure."""
+    if isinstance(a, Mapping):
+        return {key: _each(function, part, b[key]) for key, part in a.items()}
+    if isinstance(a, tuple):
+        return tuple(_each(function, *parts) for parts in zip(a, b, strict=True))
+    return function(np.asarray(a), np.asarray(b))

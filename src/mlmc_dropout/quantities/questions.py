@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,10 @@ from numpy.typing import NDArray
 from scipy.special import entr
 from torch import Tensor
 
-from mlmc_dropout.errors import InputError
+from mlmc_dropout.errors import InputError, did_you_mean
 from mlmc_dropout.groups import GroupBlock
 from mlmc_dropout.quantities.base import Feature, GroupMeans, Quantity, QuantityEstimate, Question
+from mlmc_dropout.quantities.class_axis import ClassesLast
 from mlmc_dropout.quantities.classes import ENTROPY, EXPECTED_ENTROPY, MUTUAL_INFORMATION
 from mlmc_dropout.quantities.custom import question_of
 from mlmc_dropout.quantities.label import LABEL
@@ -34,7 +37,9 @@ _OF_CLASSES = (ENTROPY, EXPECTED_ENTROPY, MUTUAL_INFORMATION, VOTES, LABEL)
 _OF_PAIRS = (ALEATORIC, EPISTEMIC, TOTAL)
 _RESERVED = ("decision", "passes", "input", "output", "mean_stderr", "variance_stderr", "S2_mean", "S2_variance")
 _OF_ROWS = tuple(question.name for question in (ENTROPY, EXPECTED_ENTROPY, MUTUAL_INFORMATION, LABEL))
+UNSEEN = math.log(100)  # over the passes: the share of masks that none of them has had, with 99 % confidence
 _DOUBTFUL = 0.05  # share of the entropy
+_RARE, _ERRORS = 3.0, 3.0  # the same with 95 % confidence; standard errors that they may change an entropy by
 _OFF = 1e-3  # by how much probabilities may miss 1: single precision, many classes
 _PARAMETERS: dict[str, Callable[[float], Above | Quantile]] = {"above": Above, "quantile": Quantile}
 
@@ -52,16 +57,21 @@ class Questions:
         outputs: What the network returns.
         asked: Quantities, of which names are those of the library's own.
         std: Whether standard deviations are asked, which follow from the variances.
+        class_axis: The axis of the outputs that holds the classes, rows being axis 0; ``None``: the last one.
     """
 
     outputs: str = "values"
     asked: tuple[Asked, ...] = ()
     std: bool = False
+    class_axis: int | None = None
 
     @property
     def carries(self) -> Callable[[Any], Any] | None:
         """What is applied to the output of each pass before it is kept, if anything."""
-        return {"logits": _finite_logits, "probabilities": _logarithms}.get(self.outputs)
+        found = {"logits": _finite_logits, "probabilities": _logarithms}.get(self.outputs)
+        if found is None:
+            return None
+        return partial(_on_leaves, function=found if self.class_axis is None else ClassesLast(self.class_axis, found))
 
     @property
     def need_locations(self) -> bool:
@@ -70,7 +80,9 @@ class Questions:
 
     def describe(self) -> list[str]:
         """What is asked, in words that tell one run from another."""
-        return [self.outputs, *(asked.name if isinstance(asked, Quantity) else str(asked) for asked in self.asked)]
+        axis = [] if self.class_axis is None else [f"class_axis={self.class_axis}"]
+        names = (asked.name if isinstance(asked, Quantity) else str(asked) for asked in self.asked)
+        return [self.outputs, *axis, *names]
 
     @property
     def names(self) -> list[str]:
@@ -164,8 +176,8 @@ def _asked(one: Any, outputs: str, known: tuple[str, ...]) -> Asked:
         others = [other for other in (*CLASS_OUTPUTS, *PAIR_OUTPUTS) if one in _named(other)]
         hint = f"; it is one of outputs={others[0]!r}" if others else ""
         raise InputError(
-            f"unknown quantity {one!r} for outputs={outputs!r}: use {', '.join((*MOMENTS, *known))}, "
-            f"above_0.3 (md.Above), quantile_0.95 (md.Quantile) or md.Quantity{hint}"
+            f"unknown quantity {one!r}{did_you_mean(one, known)} for outputs={outputs!r}: use "
+            f"{', '.join((*MOMENTS, *known))}, above_0.3 (md.Above), quantile_0.95 (md.Quantile) or md.Quantity{hint}"
         )
     return one
 
@@ -203,7 +215,24 @@ class Observation:
     @property
     def cost(self) -> int:
         """Passes that are spent before the first one is observed."""
-        return LOCATION_PASSES if any(feature.name == "below" for feature in self.features) else 0
+        return LOCATION_PASSES if any(feature.needs_locations for feature in self.features) else 0
+
+    def put_in_place(self, features: Array) -> Array:
+        """Features of an expansion where they are among those of passes.
+
+        Args:
+            features: What :meth:`observe` returns of an expansion, or means of it, (…, controlled features).
+
+        Returns:
+            The same beside zeros for the others, (…, features).
+        """
+        if all(feature.controlled for feature in self.features):
+            return features
+        shapes = self.shapes()
+        where = np.concatenate([np.full(int(np.prod(shapes[f.name])), f.controlled) for f in self.features])
+        found = np.zeros((*features.shape[:-1], len(where)))
+        found[..., where] = features
+        return found
 
     def squared(self) -> Observation:
         """The same with the main numbers and their squares among the features."""
@@ -213,7 +242,7 @@ class Observation:
         """The shape of every feature of one pass and input."""
         width = self.structure.width
         example = torch.full((1, 1, width), 0.5, dtype=torch.float64)
-        view = View(self.outputs, self.structure, example, torch.ones(2, 1, self.main.width, dtype=torch.float64))
+        view = View(self.outputs, self.structure, example, torch.ones(1, 1, self.main.width, dtype=torch.float64))
         return {feature.name: tuple(feature.of(view).shape[2:]) for feature in self.features}
 
     @property
@@ -222,25 +251,33 @@ class Observation:
         return sum(int(np.prod(shape)) for shape in self.shapes().values())
 
     def observe(
-        self, carried: Tensor, locations: Tensor | None = None, are_passes: bool = True
+        self,
+        carried: Tensor,
+        locations: Tensor | None = None,
+        are_passes: bool = True,
+        origin: Tensor | None = None,
+        together: int = 1,
     ) -> tuple[Tensor, Tensor | None]:
         """Read passes.
 
         Args:
             carried: Outputs of passes as they are kept, (passes, rows, width).
-            locations: Centres and scales, (2, rows, main width), where quantiles are asked.
+            locations: A few passes in ascending order, (passes, rows, main width), where quantiles are asked.
             are_passes: Whether they are checked to be what they are said to be. An expansion of logarithms of
                 probabilities does not add up to 1 before it is normalised, and one of a variance can be negative.
+            origin: What squares are taken about, (rows, main width), where there are squares; 0 by default.
+            together: Passes whose features are averaged, one after the other; 1 by default.
 
         Returns:
-            The main numbers (passes, rows, main width) and the features (passes, rows, features), if there are any.
+            The main numbers (passes, rows, main width) and the features (passes / together, rows, features), if there
+            are any; of an expansion only those that may stand in for those of passes (:meth:`put_in_place`).
 
         Raises:
             InputError: If outputs that were said to be probabilities are none.
         """
         if self.plain:
             return carried, None
-        view = View(self.outputs, self.structure, carried, locations)
+        view = View(self.outputs, self.structure, carried, locations, origin)
         if are_passes and self.outputs == "probabilities":
             _check_sums(carried, self.structure)
         if are_passes and self.outputs in PAIR_OUTPUTS:
@@ -248,7 +285,10 @@ class Observation:
         if not self.features:
             return view.main, None
         lead = carried.shape[:2]
-        return view.main, torch.cat([f.of(view).reshape(*lead, -1).to(carried) for f in self.features], dim=-1)
+        found = (f.of(view).reshape(*lead, -1).to(carried.dtype) for f in self.features if are_passes or f.controlled)
+        # As probabilities lie in memory: features before inputs.
+        parts = [_averaged(values.movedim(-1, 1), together) for values in found]
+        return view.main, torch.cat(parts, dim=1).movedim(1, -1)
 
     def answers(self, groups: GroupBlock, mean: Array, trusted: NDArray[np.bool_]) -> dict[str, QuantityEstimate]:
         """Estimates of everything that is asked beside mean and variance.
@@ -266,7 +306,13 @@ class Observation:
         if self.outputs not in CLASS_OUTPUTS:
             return found
         reliable = _settled_classes(self.main.unflatten(mean), self.main.unflatten(trusted), self.outputs)
-        return {name: replace(one, reliable=reliable) if name in _OF_ROWS else one for name, one in found.items()}
+        for name in set(found).intersection(_OF_ROWS):
+            if name == LABEL.name:
+                known: NDArray[np.bool_] | bool = _clear_labels(self.main.unflatten(mean), self.outputs, groups.count)
+            else:
+                known = _rare_passes_matter_little(name, found[name], groups.count, self.main.shape[-1:])
+            found[name] = replace(found[name], reliable=reliable | known)
+        return found
 
     def group_means(self, groups: GroupBlock) -> GroupMeans:
         """Means of the features by their names.
@@ -288,8 +334,7 @@ class Observation:
         found = question.answer(means)
         if not question.like_outputs:
             return found
-        fields = (found.value, found.stderr, found.reliable)
-        return QuantityEstimate(*(None if a is None else self.main.unflatten(a) for a in fields))
+        return found.map(self.main.unflatten)
 
 
 def _settled_classes(mean: Array, trusted: NDArray[np.bool_], outputs: str) -> NDArray[np.bool_]:
@@ -301,25 +346,57 @@ def _settled_classes(mean: Array, trusted: NDArray[np.bool_], outputs: str) -> N
     return np.asarray(((parts * ~trusted).sum(axis=-1) <= _DOUBTFUL * whole) & (whole > 0))
 
 
+def _averaged(values: Tensor, together: int) -> Tensor:
+    """Means over neighbouring passes, (passes / together, …)."""
+    if together == 1:
+        return values
+    means = np.add.reduce(values.unflatten(0, (-1, together)).numpy(), axis=1) / together
+    return torch.from_numpy(means)
+
+
+def _clear_labels(mean: Array, outputs: str, passes: int) -> NDArray[np.bool_]:
+    """Where masks that have not come up cannot change the label: with 99 % confidence they have less than ln(100)/n."""
+    if outputs == "binary-logits":
+        first = mean[..., 0] if mean.ndim > 1 and mean.shape[-1] == 1 else mean
+        gap = np.abs(2 * first - 1)
+    else:
+        second, leader = np.moveaxis(np.sort(mean, axis=-1)[..., -2:], -1, 0)
+        gap = leader - second
+    return np.asarray(gap > 2 * UNSEEN / max(passes, 1))
+
+
+def _rare_passes_matter_little(
+    name: str, one: QuantityEstimate, passes: int, classes: tuple[int, ...]
+) -> NDArray[np.bool_] | bool:
+    """Where masks that none of n passes had, of a share below 3/n, hardly change an entropy, in standard errors.
+
+    A share q of passes that are quite uncertain adds at most q log C to the expected entropy, and about q (1 − log q)
+    to that of the mean.
+    """
+    if one.stderr is None:
+        return False
+    q = min(_RARE / max(passes, 1), 1.0)
+    most = np.log(max([2, *classes]))
+    change = q * most if name == EXPECTED_ENTROPY.name else q * (1 - np.log(q))
+    return np.asarray(change <= _ERRORS * one.stderr)
+
+
 _MAIN_AND_SQUARES = (
     Feature("main", lambda view: view.main),
-    Feature("square of main", lambda view: view.main.square()),
+    Feature("square of main", lambda view: view.squares),
 )
 
 
 # ------------------------------------------------------------------------------ reading outputs
 
 
-def _finite_logits(output: Any) -> Any:
+def _finite_logits(z: Tensor) -> Tensor:
     """Logits of classes that are ruled out, −inf, as very small numbers."""
-    return _on_leaves(
-        output,
-        lambda z: torch.nan_to_num(z, nan=float("nan"), posinf=float("inf"), neginf=torch.finfo(z.dtype).min / 4),
-    )
+    return torch.nan_to_num(z, nan=float("nan"), posinf=float("inf"), neginf=torch.finfo(z.dtype).min / 4)
 
 
-def _logarithms(output: Any) -> Any:
-    return _on_leaves(output, lambda p: p.clamp(min=torch.finfo(p.dtype).tiny).log())
+def _logarithms(p: Tensor) -> Tensor:
+    return p.clamp(min=torch.finfo(p.dtype).tiny).log()
 
 
 def _on_leaves(output: Any, function: Callable[[Tensor], Tensor]) -> Any:
@@ -358,12 +435,12 @@ def _mean_structure(outputs: str, structure: Any) -> Any:
             raise InputError(f"outputs={outputs!r} needs a mean and a variance of one shape: got {leaves}")
         return structure.parts[0]
     (shape,) = (shape for _, shape in leaves)
-    if len(shape) != 1 or shape[-1] % 2:
+    if not shape or shape[-1] % 2:
         raise InputError(
             f"outputs={outputs!r} needs two outputs, or one with means and then as many variances along its last axis: "
             f"got the shape {shape}"
         )
-    return replace(structure, shape=(shape[0] // 2,))
+    return replace(structure, shape=(*shape[:-1], shape[-1] // 2))
 
 
 def _check_variances(view: View) -> None:

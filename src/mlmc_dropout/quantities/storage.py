@@ -12,7 +12,7 @@ from mlmc_dropout.quantities.base import QuantityEstimate
 
 __all__ = ["FIELDS", "columns", "pack", "unpack"]
 
-FIELDS = ("value", "stderr", "reliable", "confidence", "settled")
+FIELDS = ("value", "stderr", "reliable", "confidence", "settled", "low", "high")
 _PREFIX = "quantity"
 
 

@@ -49,7 +49,7 @@ def certainty(folder: Folder, m: Matrices) -> Iterator[Section]:
     if found is not None:
         yield _classes(folder, found)
         shown = _OF_CLASSES
-        if found.knows_confidence and not decided:
+        if found.knows_confidence and not decided and len(found.unsettled):
             yield _unsettled(folder, found)
     elif all(name in folder.result.quantities for name in _PARTS[:2]):
         yield _data_and_model(folder)
@@ -68,9 +68,9 @@ def _classes(folder: Folder, found: Predictions) -> Section:
         blocks.append(charts.data_against_model(found))
     blocks += _ranking(folder, found)
     if doubtful := int((~found.reliable).sum()):
-        text = f"For {doubtful} of {len(found.label)} predictions rare passes may change entropies and label more "
-        blocks.append(Note(f"{text}than the standard errors say.", calm=True))
-    if len(found.names) > 2:
+        text = f"For {doubtful} of {len(found.label)} predictions rare passes may change entropies more than the "
+        blocks.append(Note(f"{text}standard errors say; labels that are settled stay as they are.", calm=True))
+    if len(found.names) > 2 and not any(found.where):  # pixels and words are many; maps show them better
         blocks += [
             charts.class_bars(found, int(item), _item_name(folder, found, int(item)), _truth(folder, item))
             for item in found.order[:MOST_BARS]
@@ -92,10 +92,6 @@ def _in_words(found: Predictions) -> str:
 
 def _cards(found: Predictions) -> list[Card]:
     cards = []
-    if found.knows_confidence:
-        settled = len(found.label) - len(found.unsettled)
-        detail = f"of {passes(len(found.label))}: more passes would not change them (confidence {percent(SETTLED)})"
-        cards.append(Card(passes(settled), "Labels settled", detail))
     titles = {
         "entropy": ("Entropy", "of the mean prediction: all uncertainty"),
         "expected_entropy": ("Of the data", "expected entropy of a pass (aleatoric)"),
@@ -163,9 +159,6 @@ def _unsettled(folder: Folder, found: Predictions) -> Section:
     """Labels that more passes may change, and how many passes that takes."""
     items, count = found.unsettled, len(found.label)
     title = "Labels that are not settled"
-    if not len(items):
-        text = f"All {passes(count)} labels are settled: with {percent(SETTLED)} confidence, more passes change none."
-        return Section("unsettled", title, [Text(text)], short="Unsettled")
     why = Text(
         f"{passes(len(items))} of {passes(count)} labels have a confidence below {percent(SETTLED)}: the two leading "
         "classes are too close for the passes spent. Their difference in standard errors grows with the square root of "
@@ -255,7 +248,8 @@ def _others(folder: Folder, m: Matrices, names: list[str]) -> Section:
         blocks.append(_values(folder, m, group, output_names(folder) if size == width else _indices(size)))
     kinds = {name.partition("_")[0] for name in names}
     texts = {
-        "quantile": "A quantile is the value that a pass stays below with the given probability.",
+        "quantile": "A quantile is the least value that a pass stays at or below with the given probability. Its error "
+        "is the longer side of its 95 % interval, over 1.96; the interval itself is in the tables.",
         "above": "Above: the probability that a pass exceeds the threshold.",
     }
     note = " ".join(text for kind, text in texts.items() if kind in kinds)

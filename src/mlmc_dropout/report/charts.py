@@ -12,8 +12,8 @@ from mlmc_dropout.report.blocks import Figure
 from mlmc_dropout.report.formats import passes, short, with_error
 from mlmc_dropout.report.numbers import Comparison, Matrices, average, matrix
 from mlmc_dropout.report.predictions import Predictions
-from mlmc_dropout.report.svg import MOST_POINTS, NARROW, WIDE, Axis, Chart, Size, bars, bars_with_errors
-from mlmc_dropout.result import Result
+from mlmc_dropout.report.svg import MOST_POINTS, NARROW, WIDE, Axis, Chart, Size, bars, bars_with_errors, is_wide
+from mlmc_dropout.result import Result, passes_in_words
 
 __all__ = ["bands", "class_bars", "cost_bars", "data_against_model", "histogram", "level_variances"]
 __all__ += ["passes_of_inputs", "scatter_with_errors", "sorted_uncertainty"]
@@ -72,9 +72,9 @@ def sorted_uncertainty(m: Matrices) -> Figure:
     """
     order = np.argsort(-m.score, kind="stable")
     picked = np.unique(np.linspace(0, len(order) - 1, min(len(order), 150)).round().astype(int))
-    score, error = m.score[order][picked], np.nan_to_num(m.score_stderr[order][picked])
+    score = m.score[order][picked]
     rank = (picked + 1.0).tolist()
-    low, high = np.maximum(score - 2 * error, 0.0).tolist(), (score + 2 * error).tolist()
+    low, high = (bound[order][picked].tolist() for bound in m.score_interval)
 
     def draw(size: Size) -> str:
         chart = Chart(
@@ -89,7 +89,7 @@ def sorted_uncertainty(m: Matrices) -> Figure:
     return Figure(
         _both_sizes(draw),
         "Standard deviation of a pass for every input, largest first (root mean square over the outputs), with two "
-        "standard errors either way. Where bars of neighbours overlap, their order is not settled.",
+        "standard errors of the variance either way. Where bars of neighbours overlap, their order is not settled.",
         f"Standard deviations fall from {short(score[0])} to {short(score[-1])} over {len(order)} inputs; the "
         f"median is {short(float(np.median(m.score)))}.",
         (("dot", "standard deviation"), ("line", "± 2 standard errors")),
@@ -311,12 +311,13 @@ def cost_bars(comparison: Comparison) -> Figure:
     """
     items = [
         ("This run", comparison.cost, f"{passes(comparison.cost)} passes"),
-        ("Plain, same error of the mean", comparison.plain_mean, short(comparison.plain_mean)),
-        ("Plain, same error of the variance", comparison.plain_variance, short(comparison.plain_variance)),
+        ("Plain, same error of the mean", comparison.plain_mean, passes_in_words(comparison.plain_mean)),
+        ("Plain, same error of the variance", comparison.plain_variance, passes_in_words(comparison.plain_variance)),
     ]
     return Figure(
         [bars(size, items) for size in (WIDE, NARROW)],
-        "Passes per input for the average squared standard error reached here.",
+        "Passes per input for the average squared standard error reached here"
+        + (", on a logarithmic scale." if is_wide(items) else "."),
         "; ".join(f"{label}: {text}" for label, _, text in items),
     )
 

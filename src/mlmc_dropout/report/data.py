@@ -17,7 +17,7 @@ from mlmc_dropout.files import read_archive, write_archive
 from mlmc_dropout.report.names import check_class_names, class_words, is_classes, places
 from mlmc_dropout.result import Result, leaves
 
-__all__ = ["PageData"]
+__all__ = ["PageData", "class_numbers"]
 
 Array = NDArray[Any]
 MAX_FEATURES = 16  # of an input that is kept and shown as numbers
@@ -75,7 +75,7 @@ class PageData:
         return cls(
             kept,
             names if kept is not None and len(names) == kept.shape[1] else (),
-            None if labels is None else _labels(labels),
+            None if labels is None else _labels(labels, tuple(map(str, class_names))),
             tuple(map(str, class_names)),
             np.stack(drawn, axis=1) if drawn else None,
             tuple(rows),
@@ -127,7 +127,7 @@ class PageData:
             try:
                 kept.check(result)
             except InputError as error:
-                problems.append(f"the page does without them: {error}")
+                problems.append(f"{next(iter(empty)).replace('_', ' ')} are left out of the page: {error}")
                 data = replace(data, **empty)
         return data, problems
 
@@ -177,6 +177,30 @@ class PageData:
             raise ResultFileError(f"{str(path)!r} is damaged or of another kind ({error})") from None
 
 
+def class_numbers(labels: Sequence[str], class_names: Sequence[str]) -> NDArray[np.int64]:
+    """Numbers of classes that are given by name.
+
+    Args:
+        labels: Names, one per input.
+        class_names: Names of the classes, in the order of the outputs.
+
+    Returns:
+        The numbers.
+
+    Raises:
+        InputError: If names of classes are not known, or a label is none of them.
+    """
+    if not class_names:
+        raise InputError(
+            f"labels are names, as {labels[0]!r}; give class names in the order of the outputs as well, or numbers"
+        )
+    places = {name: number for number, name in enumerate(class_names)}
+    unknown = next((label for label in labels if label.strip() not in places), None)
+    if unknown is not None:
+        raise InputError(f"the label {unknown!r} is none of the class names {', '.join(map(repr, class_names))[:200]}")
+    return np.array([places[label.strip()] for label in labels], dtype=np.int64)
+
+
 def _table(x: Any) -> NDArray[np.float64] | None:
     """The inputs as (inputs, features), if they are one array of a few numbers each."""
     if isinstance(x, Tensor):
@@ -196,11 +220,16 @@ def _table(x: Any) -> NDArray[np.float64] | None:
     return table.astype(np.float64)
 
 
-def _labels(labels: Any) -> Array:
+def _labels(labels: Any, class_names: Sequence[str] = ()) -> Array:
     array = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
     array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+    if array.dtype.kind in "UTO" and array.ndim == 1 and all(isinstance(label, str) for label in array):
+        return class_numbers(array.tolist(), class_names)
     if not array.ndim or array.dtype.kind not in "fiub":
-        raise InputError(f"labels are numbers, one per input or one per output: got {array.dtype} {array.shape}")
+        raise InputError(
+            f"labels are numbers or names of classes, one per input, or numbers, one per output: got {array.dtype} of "
+            f"shape {array.shape}"
+        )
     if array.dtype.kind == "f" and array.ndim == 1 and np.isfinite(array).all() and (array == np.round(array)).all():
         array = array.astype(np.int64)  # class numbers from a CSV file
     return array.astype(np.int64) if array.dtype.kind in "ub" else array

@@ -16,12 +16,13 @@ from mlmc_dropout.report.certainty import certainty
 from mlmc_dropout.report.folder import Folder
 from mlmc_dropout.report.formats import duration, passes, percent, ratio, short
 from mlmc_dropout.report.levels import allocation, levels
+from mlmc_dropout.report.names import is_classes
 from mlmc_dropout.report.numbers import Comparison, Matrices, average, compare, matrices, matrix
 from mlmc_dropout.report.outlook import what_next
 from mlmc_dropout.report.pictures import input_name, output_names, pictures
-from mlmc_dropout.report.predictions import predictions
+from mlmc_dropout.report.predictions import Predictions, predictions
 from mlmc_dropout.report.truth import beside_labels
-from mlmc_dropout.result import Result, Status, unreliable
+from mlmc_dropout.result import SETTLED, Result, Status, passes_in_words, unreliable
 from mlmc_dropout.version import __version__
 
 __all__ = ["page"]
@@ -32,6 +33,7 @@ _METHODS = {
     "stratified": "stratified masks: designs of passes in which every unit is dropped evenly",
     "control-variate": "a control variate: the network's expansion in its masks, whose moments are exact",
 }
+SPREAD_THAT_MATTERS = 1e-3  # of a probability; nobody asks for the tenth digit of what is nearly 0
 _FINISHED = (Status.COMPLETED, Status.TOLERANCE_MET)
 
 
@@ -74,9 +76,8 @@ def _sections(folder: Folder, m: Matrices, rows: int, width: int) -> Iterator[Se
         yield beside_labels(m, folder.data, predictions(result, folder.data.class_names))
     if result.method != "pooled":
         yield _cost(comparison)
-    if result.levels and result.method != "pooled":
-        yield levels(result)
     if result.levels and result.method == "mlmc":
+        yield levels(result)
         yield allocation(result)
     notes = [note for note in result.notes if note not in warnings]
     if notes:
@@ -140,6 +141,9 @@ def _setting_text(value: Any) -> str:
 
 
 def _findings(folder: Folder, m: Matrices, comparison: Comparison) -> Section:
+    found = predictions(folder.result, folder.data.class_names)
+    if found is not None:
+        return _found_classes(folder, found, comparison)
     std, worst = m.std, np.unravel_index(int(np.nanargmax(m.mean_stderr)), m.mean_stderr.shape)
     where = input_name(folder, int(worst[0]))
     if m.mean.shape[1] > 1:
@@ -152,9 +156,7 @@ def _findings(folder: Folder, m: Matrices, comparison: Comparison) -> Section:
         Card(short(float(m.mean_stderr[worst])), "Largest error of a mean", f"one standard error, at {where}"),
         Card(percent(relative), "Error of the spread", "median standard error, relative"),
     ]
-    if folder.result.method != "pooled":
-        detail = f"in passes of plain averaging; {ratio(comparison.gain_variance)} for the variance"
-        cards.append(Card(ratio(comparison.gain_mean), "Worth of a pass", detail))
+    cards += _worth(folder.result, comparison)
     text = Text(
         f"Dropout makes single predictions scatter with a standard deviation of {short(middle)} (median). "
         f"Their mean is known to within {short(float(m.mean_stderr[worst]))} or better everywhere (one standard error"
@@ -162,6 +164,42 @@ def _findings(folder: Folder, m: Matrices, comparison: Comparison) -> Section:
         + "). The scatter is a property of the network; the standard errors shrink with more passes."
     )
     return Section("found", "What was found", [text], cards)
+
+
+def _found_classes(folder: Folder, found: Predictions, comparison: Comparison) -> Section:
+    """What matters of classes: the probability of the label, how well it is known, whether it may change."""
+    p, p_stderr = found.label_p
+    worst, middle = int(np.nanargmax(p_stderr)), float(np.median(p))
+    where = input_name(folder, int(found.rows[worst])) + (f", {found.where[worst]}" if found.where[worst] else "")
+    largest = float(p_stderr[worst])
+    detail = f"median; {short(float(p.min()))} to {short(float(p.max()))}"
+    cards = [
+        Card(short(middle), "Probability of the label", detail),
+        Card(short(largest, 2), "Largest error of it", f"one standard error, at {where}"),
+    ]
+    if found.knows_confidence:
+        settled, count = len(found.label) - len(found.unsettled), len(found.label)
+        cards.append(
+            Card(
+                passes(settled),
+                "Labels settled",
+                f"of {passes(count)}: more passes would not change them (confidence {percent(SETTLED)})",
+            )
+        )
+    cards += _worth(folder.result, comparison)
+    text = Text(
+        f"The probability of the predicted class is {short(middle)} in the median, and known to within "
+        f"{short(largest, 2)} or better everywhere (one standard error). How far single passes scatter is a property "
+        "of the network; the standard errors shrink with more passes."
+    )
+    return Section("found", "What was found", [text], cards)
+
+
+def _worth(result: Result, comparison: Comparison) -> list[Card]:
+    if result.method == "pooled":
+        return []
+    detail = f"in passes of plain averaging; {ratio(comparison.gain_variance)} for the variance"
+    return [Card(ratio(comparison.gain_mean), "Worth of a pass", detail)]
 
 
 def _side_by_side(folder: Folder) -> Section:
@@ -182,9 +220,9 @@ def _side_by_side(folder: Folder) -> Section:
 def _cost(comparison: Comparison) -> Section:
     if comparison.gain_mean >= 1:
         text = (
-            f"Plain averaging would need {short(comparison.plain_mean)} passes per input for the same error of the "
-            f"mean, {short(comparison.gain_mean, 2)} times as many; for the variance "
-            f"{short(comparison.plain_variance)}, {short(comparison.gain_variance, 2)} times as many."
+            f"Plain averaging would need {passes_in_words(comparison.plain_mean)} passes per input for the same error "
+            f"of the mean ({ratio(comparison.gain_mean)}); for the variance "
+            f"{passes_in_words(comparison.plain_variance)} ({ratio(comparison.gain_variance)})."
         )
     else:
         text = (
@@ -208,7 +246,8 @@ def _doubts(result: Result, m: Matrices) -> Iterator[str]:
     negative = int((m.variance < 0).sum())
     if negative:
         yield f"{negative} variance estimates are negative: noise exceeds the variance there. Spend more passes."
-    positive = m.variance > 0
+    classes = is_classes(result)
+    positive = m.std > (SPREAD_THAT_MATTERS if classes else 0.0)
     rough = float((m.variance_stderr[positive] > 0.25 * m.variance[positive]).mean()) if positive.any() else 0.0
     if rough > 0.1:
         yield (
@@ -218,7 +257,7 @@ def _doubts(result: Result, m: Matrices) -> Iterator[str]:
     if doubtful := unreliable(matrix(result.mean_reliable), matrix(result.variance_reliable)):
         yield doubtful
     heavy = max((average(level.kurtosis) for level in result.levels), default=3.0)
-    if heavy > 10:
+    if heavy > 10 and not classes:  # probabilities near 0 and 1 always have them
         yield f"Passes have heavy tails (kurtosis {short(heavy)}; 3 is Gaussian): standard errors are rough."
     broken = [level.label for level in result.levels if level.telescoping is not None and level.telescoping >= 1]
     if broken:
@@ -239,7 +278,9 @@ def _settings(folder: Folder) -> Section:
         facts.append(("Hash of the weights", str(folder.info["weights"])))
     if folder.info.get("seconds") is not None:
         facts.append(("Time", duration(float(folder.info["seconds"]))))
-    facts += [(f"Version of {name}", str(value)) for name, value in versions.items()]
+    facts += [
+        ("Platform" if name == "platform" else f"Version of {name}", str(value)) for name, value in versions.items()
+    ]
     blocks.append(Facts(facts))
     blocks.append(
         Text("The same weights, inputs, seed and versions give the same numbers, whatever the number of workers.")

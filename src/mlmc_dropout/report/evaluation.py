@@ -74,9 +74,9 @@ def page(folder: Path) -> Page:
 
 def _sections(found: Evaluation, info: Mapping[str, Any]) -> Iterator[Section]:
     yield _findings(found)
-    notes = [*info.get("warnings", ()), *found.notes]
+    notes = [*(Note(text) for text in info.get("warnings", ())), *(Note(text, calm=True) for text in found.notes)]
     if notes:
-        yield Section("notes", "Notes", [Note(text) for text in notes])
+        yield Section("notes", "Notes", notes)
     yield _levels(found)
     yield _request(found, info)
 
@@ -105,6 +105,7 @@ def _share(error: float, value: float) -> str:
 
 def _levels(found: Evaluation) -> Section:
     name = next(iter(found.estimates))
+    several = len({level.stratum for level in found.levels}) > 1
     rows = [
         (
             passes(level.fidelity),
@@ -114,7 +115,7 @@ def _levels(found: Evaluation) -> Section:
             short(level.variance[name]),
             short(level.variance_plain[name]) if level.variance_plain[name] else "–",
             short(level.kurtosis[name]),
-            level.used,
+            f"{level.used}, stratum {level.stratum}" if several else level.used,
         )
         for level in found.levels
     ]
@@ -155,7 +156,8 @@ def _rate(value: float, stderr: float) -> str:
 
 def _variances(found: Evaluation, name: str) -> Figure | None:
     """Variances of the differences against T, with and without antithetic halves."""
-    levels = [level for level in found.levels if level.variance_plain[name] > 0 and level.variance[name] > 0]
+    usable = [level for level in found.levels if level.variance_plain[name] > 0 and level.variance[name] > 0]
+    levels = [level for level in usable if level.stratum == 0]
     if len(levels) < 2:
         return None
     T = [level.fidelity for level in levels]

@@ -10,6 +10,7 @@ import math
 
 __all__ = ["duration", "passes", "percent", "ratio", "short", "tick_label", "with_error"]
 
+NOTHING_LEFT = 1e6  # passes of plain averaging per pass from which nothing but rounding is left to chance
 _LARGEST, _SMALLEST = 1e7, 1e-3
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -98,7 +99,7 @@ def ratio(value: float, digits: int = 2, plain: bool = False) -> str:
         >>> ratio(2.187), ratio(0.5), ratio(1e30)
         ('2.2×', '0.5×', 'over 10⁶×')
     """
-    if value >= 1e6:  # nothing but rounding is left to chance
+    if value >= NOTHING_LEFT:
         return "over 1e6×" if plain else "over 10⁶×"
     return f"{short(value, digits, plain)}×"
 
@@ -130,11 +131,14 @@ def duration(seconds: float | None) -> str:
         The text, with one decimal below ten seconds.
 
     Examples:
-        >>> duration(1.26), duration(312.4), duration(None)
-        ('1.3 s', '312 s', '–')
+        >>> duration(1.26), duration(312.4), duration(None), duration(9000), duration(2e6)
+        ('1.3 s', '312 s', '–', '2.5 hours', '23.1 days')
     """
     if seconds is None:
         return "–"
+    for unit, length in (("days", 86400.0), ("hours", 3600.0)):
+        if seconds >= 2 * length:
+            return f"{short(seconds / length)} {unit}"
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 

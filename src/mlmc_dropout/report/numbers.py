@@ -48,10 +48,14 @@ class Matrices:
         return np.asarray(np.sqrt(np.maximum(self.variance, 0.0).mean(axis=1)))
 
     @property
-    def score_stderr(self) -> Array:
-        """Standard error of the score, to first order, components taken as fully correlated (cautious)."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(self.score > 0, self.variance_stderr.mean(axis=1) / (2 * self.score), np.nan)
+    def score_interval(self) -> tuple[Array, Array]:
+        """Two standard errors either way: roots of those of the mean variance, components taken as fully correlated.
+
+        A standard error of the root itself would be far too large where the variance is known to be small only.
+        """
+        variance, error = self.variance.mean(axis=1), np.nan_to_num(self.variance_stderr.mean(axis=1))
+        low, high = (np.sqrt(np.maximum(variance + sign * 2 * error, 0.0)) for sign in (-1, 1))
+        return low, high
 
 
 def matrix(value: Any) -> NDArray[Any]:

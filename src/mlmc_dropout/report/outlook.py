@@ -9,7 +9,7 @@ import numpy as np
 from mlmc_dropout.methods.auto import FEWEST_FOR_DESIGNS
 from mlmc_dropout.report.blocks import Note, Section
 from mlmc_dropout.report.folder import Folder
-from mlmc_dropout.report.formats import duration, passes, short
+from mlmc_dropout.report.formats import NOTHING_LEFT, duration, passes, short
 from mlmc_dropout.report.numbers import Matrices, compare
 from mlmc_dropout.result import Status
 
@@ -35,14 +35,14 @@ def _advice(folder: Folder, m: Matrices) -> Iterator[str]:
     needed = _to_tolerance(folder, m)
     if needed is not None:
         yield f"The tolerance needs about {short(needed)} passes per input in all{_time(folder, needed)}."
-    if largest > 0:
+    if largest > 0 and compare(result).gain_mean < NOTHING_LEFT:
         yield (
             f"Half the error ({short(largest / 2, 2)} instead of {short(largest, 2)} at the worst place) for "
             f"{passes(4 * result.cost)} passes per input{_time(folder, 4 * result.cost)}: standard errors fall with "
             "the square root of the passes."
         )
     else:
-        yield "The mean is exact up to rounding: more passes would not change it."
+        yield "The means are exact up to rounding: more passes would not change them."
     by_auto = result.metadata.get("asked") == "auto" and "outputs" not in result.metadata
     if result.method == "pooled" and by_auto and result.cost < FEWEST_FOR_DESIGNS:
         yield (

@@ -118,7 +118,11 @@ def predictions(result: Result, class_names: Sequence[str] = ()) -> Predictions 
         for name in _ENTROPIES
         if (one := result.quantities.get(name)) is not None
     }
-    flags = [one.reliable.reshape(-1) for one in result.quantities.values() if _is_of_items(one.reliable, len(p))]
+    flags = [
+        one.reliable.reshape(-1)
+        for name, one in result.quantities.items()
+        if name != "label" and _is_of_items(one.reliable, len(p))
+    ]
     if not {"entropy", "mutual_information"} & {*entropies}:
         entropies["entropy"] = np.asarray(entr(np.clip(p, 0, 1)).sum(axis=1)), np.full(len(p), np.nan)
     return Predictions(

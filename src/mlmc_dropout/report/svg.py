@@ -288,6 +288,20 @@ class Chart:
         return parts
 
 
+def is_wide(items: Sequence[tuple[str, float, str]]) -> bool:
+    """Whether bars of these lengths need a logarithmic scale to be seen.
+
+    Args:
+        items: (label, value, text at its end).
+    """
+    values = [value for _, value, _ in items if math.isfinite(value) and value > 0]
+    return bool(values) and max(values) > 300 * min(values)
+
+
+def _log_length(value: float) -> float:
+    return math.log10(max(value, 1.0)) + 0.3
+
+
 def bars(size: Size, items: Sequence[tuple[str, float, str]], style: str = "bar") -> str:
     """Horizontal bars, the first one highlighted.
 
@@ -300,12 +314,13 @@ def bars(size: Size, items: Sequence[tuple[str, float, str]], style: str = "bar"
         The SVG text.
     """
     row = 52.0
-    largest = max((value for _, value, _ in items if math.isfinite(value)), default=1.0) or 1.0
+    scale = _log_length if is_wide(items) else float
+    largest = max((scale(value) for _, value, _ in items if math.isfinite(value)), default=1.0) or 1.0
     room = size.width - 2.0
     parts = []
     for index, (label, value, text) in enumerate(items):
         top = index * row
-        width = max(2.0, room * value / largest) if math.isfinite(value) else 2.0
+        width = max(2.0, room * scale(value) / largest) if math.isfinite(value) else room
         kind = f"{style} first" if index == 0 else style
         parts.append(f'<text class="label" x="0" y="{top + 15}">{escape(label)}</text>')
         parts.append(f'<text class="value" x="{size.width}" y="{top + 15}" text-anchor="end">{escape(text)}</text>')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,8 +97,8 @@ def beside_labels(m: Matrices, data: PageData, found: Predictions | None = None)
     verdict = judge(m, data.labels, found)
     count, error = len(verdict.wrong), verdict.error()
     if verdict.classes:
-        noise = np.sqrt(error * (1 - error) / count)
-        cards = [Card(percent(1 - error, 3), "Accuracy", f"of the mean; ± {percent(noise)} for so few labels")]
+        low, high = (percent(bound, 3) for bound in _wilson(1 - error, count))
+        cards = [Card(percent(1 - error, 3), "Accuracy", f"of the mean; {low} to {high} for so few labels (95\u00a0%)")]
     else:
         cards = [Card(short(error), "Root mean square error", "of the mean")]
     cards.append(Card(passes(count), "Labels", "one per input" if verdict.classes else "true values"))
@@ -110,6 +111,18 @@ def beside_labels(m: Matrices, data: PageData, found: Predictions | None = None)
         )
     )
     return Section("labels", "Beside the labels", blocks, cards)
+
+
+def _wilson(share: float, count: int) -> tuple[float, float]:
+    """Wilson's interval of 95 % for a share of so many labels; it has a width where the share is 0 or 1, too.
+
+    >>> [round(bound, 3) for bound in _wilson(1.0, 54)]
+    [0.934, 1.0]
+    """
+    z2 = 1.96**2
+    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
+    half = 1.96 / (1 + z2 / count) * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2))
+    return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
 def _rejection(verdict: Verdict) -> Figure:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mlmc_dropout.errors import InputError
+from mlmc_dropout.pinn.provenance import revision
 from mlmc_dropout.reproduction import (
     evidence,
     f1_bands,
@@ -54,7 +55,7 @@ def reproduce(
 
     Args:
         ids: Names of experiments, or ``["all"]``.
-        profile: ``"quick"`` (minutes) or ``"paper"`` (the printed settings).
+        profile: ``"quick"`` (minutes) or ``"paper"`` (the settings of the paper and its code, an hour).
         out: Folder for figures, numbers and verdicts.
         progress: Whether to show how far it is, on stderr.
         load: Gives a network by its name.
@@ -68,19 +69,25 @@ def reproduce(
         MissingExtraError: If matplotlib is not installed.
     """
     experiments = _select(ids, profile)
+    started, code = time.perf_counter(), revision()  # at the start: a checkout may move on meanwhile
     figures.canvas(1, 1)  # a missing plotting library is noticed before any work is done
     names = [name for experiment in experiments for name in experiment.surrogates]
     loaded = {name: load(name) for name in dict.fromkeys(names)}
     show = (Bar() if sys.stderr.isatty() else Lines()) if progress else None
-    verdicts = []
+    verdicts, computed = [], []
     for experiment in experiments:
         settings = {**experiment.profiles[profile], **(overrides or {}).get(experiment.id, {})}
         networks = tuple(loaded[name] for name in experiment.surrogates)
-        verdicts.append(_run(experiment, settings, networks, out / experiment.id, show))
+        verdict, fresh = _run(experiment, settings, networks, out / experiment.id, show)
+        verdicts.append(verdict)
+        computed += [verdict.id] * fresh
     complete = len(experiments) == len(EXPERIMENTS)
-    if complete:
-        _evidence(out / "evidence.json", profile, show)
-    storage.write_json(out / "summary.json", _summary(verdicts, "all" if complete else " ".join(ids), profile, out))
+    if complete and _evidence(out / "evidence.json", profile, show):
+        computed.append("evidence")
+    run = {"computed": computed, "wall_clock_seconds": round(time.perf_counter() - started, 1), "revision": code}
+    runs = _runs(storage.read_json(out / "summary.json") or {}, profile, run)
+    summary = _summary(verdicts, "all" if complete else " ".join(ids), profile, out)
+    storage.write_json(out / "summary.json", {**summary, "runs": runs})
     return verdicts
 
 
@@ -100,9 +107,10 @@ def _run(
     networks: Sequence[surrogates.Network],
     folder: Path,
     show: ProgressCallback | None,
-) -> Verdict:
+) -> tuple[Verdict, bool]:
+    """The verdict, and whether its numbers were computed now."""
     folder.mkdir(parents=True, exist_ok=True)
-    numbers = _numbers(experiment, settings, networks, folder, show)
+    numbers, fresh = _numbers(experiment, settings, networks, folder, show)
     data = numbers["data"]
     verdict = conclude(
         experiment.id, experiment.title, experiment.claim, experiment.judge(data), settings, numbers["seconds"]
@@ -111,7 +119,7 @@ def _run(
     storage.write_json(folder / "verdict.json", verdict.to_json())
     for name, figure in experiment.draw(data).items():
         figures.save(figure, folder, name)
-    return verdict
+    return verdict, fresh
 
 
 def _numbers(
@@ -120,15 +128,15 @@ def _numbers(
     networks: Sequence[surrogates.Network],
     folder: Path,
     show: ProgressCallback | None,
-) -> dict[str, Any]:
-    """The kept numbers if they are of the same settings and weights, else fresh ones."""
+) -> tuple[dict[str, Any], bool]:
+    """The kept numbers if they are of the same settings and weights, else fresh ones; and whether they are fresh."""
     weights = {network.name: network.fingerprint() for network in networks}
     fingerprint = storage.fingerprint(FORMAT, experiment.id, dict(settings), weights)
     kept = storage.read_json(folder / "numbers.json")
     if kept is not None and kept.get("fingerprint") == fingerprint:
         if show is not None:
             show(f"{experiment.id} numbers are there already", 1, 1)
-        return kept
+        return kept, False
     work = Work(folder / "partial.jsonl", fingerprint, experiment.id, show)
     started = time.perf_counter()
     data = experiment.compute(*networks, settings, work)
@@ -142,14 +150,26 @@ def _numbers(
     }
     storage.write_json(folder / "numbers.json", numbers)
     work.forget()
-    return numbers
+    return numbers, True
 
 
-def _evidence(path: Path, profile: str, show: ProgressCallback | None) -> None:
-    """The simulations behind the documentation, unless they are there for the same profile."""
+def _evidence(path: Path, profile: str, show: ProgressCallback | None) -> bool:
+    """The simulations behind the documentation, unless they are there for the same profile; whether it computed."""
     fingerprint = storage.fingerprint(FORMAT, profile, evidence.REPETITIONS[profile], evidence.SIMULATIONS[profile])
-    if (storage.read_json(path) or {}).get("fingerprint") != fingerprint:
-        storage.write_json(path, {"fingerprint": fingerprint, **evidence.collect(profile, show)})
+    if (storage.read_json(path) or {}).get("fingerprint") == fingerprint:
+        return False
+    storage.write_json(path, {"fingerprint": fingerprint, **evidence.collect(profile, show)})
+    return True
+
+
+def _runs(before: Mapping[str, Any], profile: str, run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Which call computed what, in what time on the clock and with which code.
+
+    A call that computes everything begins the list anew; one that computes nothing leaves it as it was.
+    """
+    everything = {*EXPERIMENTS, "evidence"} <= set(run["computed"])
+    kept = before.get("runs", []) if before.get("profile") == profile and not everything else []
+    return [*kept, {**storage.versions(), **run}] if run["computed"] else kept
 
 
 def _summary(verdicts: Sequence[Verdict], ids: str, profile: str, out: Path) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from mlmc_dropout.stopping.goal import MAX_BUDGET, MAX_ROUND, Decision, Goal
 
 __all__ = ["CheckpointStore", "CheckpointWarning", "Saved", "read", "write"]
 
-FORMAT = 4
+FORMAT = 5
 _FIELDS = ("mean", "s2", "s3", "s4")
 _GROUP_FIELDS = ("counts", "means")
 

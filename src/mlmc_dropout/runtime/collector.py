@@ -118,7 +118,7 @@ class ResultCollector:
         covered = ""
         if self.stopped or any(part.status is status for part in parts):
             rows = sum(len(part.estimates.mean) for part in parts)
-            covered = f"The result covers the first {rows} inputs."
+            covered = f"The result covers the first {rows} inputs." if len(parts) > 1 else ""
             parts[-1] = replace(parts[-1], status=status)
         method, observation, seed = self._first
         return assemble(method, parts, observation, seed, [covered, *self._remarks, *notes], **facts)

@@ -14,7 +14,6 @@ import socket
 import time
 import uuid
 from asyncio import CancelledError
-from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
@@ -34,7 +33,7 @@ ATTEMPTS = 8  # times a piece of work is tried when workers die over it
 LOOK = 1.0  # seconds between two looks at workers that do not answer
 UNNOTICED = 10.0  # seconds after which a pool should have noticed that a worker is dead
 
-Done = tuple[Run, int, Sequence[State]]
+Done = tuple[Run, int, list[State]]
 
 
 class TaskPool(Protocol):
@@ -330,7 +329,7 @@ class Remote:
                 raise reply.error
             if not reply.missing:
                 self._pace = reply.seconds / sum(map(ticket.run.weight, ticket.item.tasks))
-                return ticket.run, ticket.start, reply.states
+                return ticket.run, ticket.start, list(reply.states)
             self._send(replace(ticket, missing=True))
 
     def _wait(self) -> tuple[_Ticket, Future[Reply]]:

@@ -113,7 +113,8 @@ def difference(now: dict[str, Any], then: dict[str, Any]) -> str | None:
         if name in ("model's outputs", "own quantities"):
             a, b = np.asarray(now[name]), np.asarray(then.get(name, []))
             scale = np.nanmax(np.abs(a), initial=0.0) * _AGREE
-            same = a.shape == b.shape and np.allclose(a, b, rtol=_AGREE, atol=scale, equal_nan=True)
+            numbers = a.shape == b.shape and b.dtype.kind in "fiu"  # a file may hold anything
+            same = numbers and np.allclose(a, b, rtol=_AGREE, atol=scale, equal_nan=True)
         else:
             same = now[name] == then.get(name)
         if not same:

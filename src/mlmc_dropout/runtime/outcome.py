@@ -116,7 +116,7 @@ def passes_of_rows(parts: Sequence[tuple[Rows, Estimates]]) -> Array:
 
 
 def unsettled(needs: Array, passes: Array) -> str:
-    """How many decisions are open, and what the easiest of them would take.
+    """How many inputs have open decisions, and what the easiest of them would take.
 
     Args:
         needs: How many times as many passes each needs.
@@ -128,6 +128,6 @@ def unsettled(needs: Array, passes: Array) -> str:
     opened = needs > 1
     easiest = float((needs * passes)[opened].min())
     return (
-        f"{int(opened.sum())} of {len(needs)} decisions are not settled: the values are too close to call with these "
-        f"passes; the easiest of them would take about {easiest:.3g} passes."
+        f"{int(opened.sum())} of {len(needs)} inputs are not settled: values are too close to call with these passes; "
+        f"the easiest of them would take about {easiest:.3g} passes."
     )

@@ -19,7 +19,7 @@ from mlmc_dropout.runtime.rounding import limited_rows
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.decisions import Verdict, judge
 from mlmc_dropout.stopping.goal import MAX_BUDGET, TRUSTED, Goal, stderr_upper_factor
-from mlmc_dropout.stopping.rows import Part, needs_of_rows, next_round, reach_of, row_factors, with_unseen
+from mlmc_dropout.stopping.rows import Needs, Part, needs_of_rows, next_round, reach_of, row_factors, with_unseen
 
 __all__ = ["Choice", "RowByRow", "Standing"]
 
@@ -52,11 +52,13 @@ class Choice:
         standing: Their cohort.
         going: Which of its rows, at least one.
         wanted: Passes for each of them.
+        needs: What they need.
     """
 
     standing: Standing
     going: Flags
     wanted: float
+    needs: Needs
 
 
 class RowByRow:
@@ -67,6 +69,7 @@ class RowByRow:
         source: The passes of the batch.
         goal: When to stop.
         bound_for: The method made ready for the rows of a cohort.
+        summary: Estimates of a cohort.
         shown: Estimates as they are shown.
     """
 
@@ -76,10 +79,11 @@ class RowByRow:
         source: Source,
         goal: Goal,
         bound_for: Callable[[Cohort], BoundMethod],
+        summary: Callable[[Cohort], Estimates],
         shown: Callable[[Estimates], Estimates],
     ) -> None:
         self.index, self.source, self.goal = index, source, goal
-        self.bound_for, self.shown = bound_for, shown
+        self.bound_for, self.summary, self.shown = bound_for, summary, shown
         self.expected = 0.0  # passes the goal takes on average, by the latest look
         self._known: dict[int, Standing] = {}  # of cohorts that have left, by their identity
 
@@ -94,19 +98,20 @@ class RowByRow:
         """
         standings = self._standings(progress)
         verdict = self._verdict(standings)
-        needs = needs_of_rows(self.goal, standings) if verdict is None else verdict.needs
-        self._expect(standings, needs)
+        needs = needs_of_rows(self.goal, standings) if verdict is None else [Needs(n, n, n) for n in verdict.needs]
+        self._expect(standings, [need.total for need in needs])
         allowed = self._allowing(standings)
         plain = [self._plain_factors(each, allowed) for each in allowed]
         if self.goal.has_tolerance and all((each <= 1.0).all() for each in plain):
             return  # equal effort would end here at the latest; only rows that leave earlier need upper limits
         for index, (standing, need) in enumerate(zip(standings, needs, strict=True)):
-            going = (need > (REOPENED if index else 1.0)) | (plain[index] > 1.0)
+            going = (need.total > (REOPENED if index and verdict is None else 1.0)) | (plain[index] > 1.0)
             going &= ~standing.limited
             if going.any():
                 yield self._choice(standing, going, need, together=not index)
 
-    def _choice(self, standing: Standing, going: Flags, need: Array, together: bool) -> Choice:
+    def _choice(self, standing: Standing, going: Flags, needs: Needs, together: bool) -> Choice:
+        need = needs.total
         if not self.source.program.rows_split:  # rows cannot be run apart: all go on while one has to
             going = np.ones_like(going)
         wanted = next_round(self.goal, need[going], standing)
@@ -114,7 +119,7 @@ class RowByRow:
             wanted = min(wanted, self.goal.more(standing.estimates, standing.samples) or wanted)
         if going.sum() == 1 and len(going) > 1:  # some models squeeze the outputs of a single row: one more goes on
             going = going | (np.arange(len(going)) == np.argmax(np.where(going, -np.inf, need)))
-        return Choice(standing, going, wanted)
+        return Choice(standing, going, wanted, needs.of(going))
 
     # ------------------------------------------------------------------------------- standings
 
@@ -126,9 +131,7 @@ class RowByRow:
         return [self._standing(progress.cohort), *known.values()]
 
     def _standing(self, cohort: Cohort) -> Standing:
-        bound = self.bound_for(cohort)
-        found = bound.summarise(cohort.state, cohort.done)
-        samples = bound.samples(cohort.state)
+        found, samples = self.summary(cohort), self.bound_for(cohort).samples(cohort.state)
         limited = np.zeros(len(cohort.rows), dtype=bool)
         if self.goal.has_tolerance and samples >= TRUSTED:
             limited = limited_rows(found, self.goal, self.source.sampler.dtype)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from mlmc_dropout.errors import AllocationError, CheckpointError, InputError, MLMCDropoutError
 from mlmc_dropout.methods.base import Array, BoundMethod, Estimates, Method, Rows, State, Task
-from mlmc_dropout.methods.states import merge_states
+from mlmc_dropout.methods.states import merge_next
 from mlmc_dropout.result import Status
 from mlmc_dropout.runtime.cohorts import Cohort, Progress, SavedCohort, SavedProgress, at_stage
 from mlmc_dropout.runtime.outcome import Outcome, needed_passes, outcome_of_all
@@ -55,9 +55,12 @@ class Run:
         self.tasks: list[Task] = []
         self._base = method
         self._whole: tuple[Method, BoundMethod] | None = None
-        self._rows = RowByRow(index, source, goal, lambda cohort: self._ready_for(cohort).bound, self._shown)
+        self._last: tuple[State, Mapping[str, int], Estimates] | None = None  # what was summarised last
+        self._rows = RowByRow(
+            index, source, goal, lambda cohort: self._ready_for(cohort).bound, self._summary, self._shown
+        )
         self._sent = 0
-        self._early: dict[int, Sequence[State]] = {}
+        self._early: dict[int, list[State]] = {}
         self._expected = 0.0 if goal.has_tolerance else goal.budget or 0.0  # passes the goal takes, by the latest look
         everything = np.arange(source.batch.rows)
         self._use(method if saved is None else at_stage(method, saved.cohort.stage), everything)
@@ -140,21 +143,21 @@ class Run:
         self._sent = min(start + count, len(self.tasks))
         return start, tuple(self.tasks[start : self._sent])
 
-    def accept(self, start: int, states: Sequence[State]) -> None:
+    def accept(self, start: int, states: list[State]) -> None:
         """States of the tasks ``start ..``; they wait until it is their turn to be merged.
 
         Args:
             start: Place of the first task in the round.
-            states: One state per task.
+            states: One state per task; the list is emptied when they are merged.
         """
         self._early[start] = states
         while self.progress.merged in self._early:
             ready = self._early.pop(self.progress.merged)
-            state = self.progress.state
-            for each in ready:
-                state = merge_states(state, each)
+            state, count = self.progress.state, len(ready)
+            while ready:
+                state = merge_next(state, ready)
             progress = self.progress.with_cohort(state=state)
-            self.progress = replace(progress, merged=progress.merged + len(ready))
+            self.progress = replace(progress, merged=progress.merged + count)
         if self.progress.merged == len(self.tasks):
             self.progress = replace(self.progress.with_cohort(done=self._after), spend=0.0, merged=0)
             self._enter_round()
@@ -196,22 +199,30 @@ class Run:
             tasks, after = self.bound.extend(done, spend)
         return tasks, after
 
-    def _left(self, rows: int | None = None) -> float:
-        """Passes that the budget leaves to each of so many rows, or of those that are worked on."""
+    def _left(self, cohort: Cohort | None = None, rows: int | None = None) -> float:
+        """Passes that the budget leaves to each of so many rows of a cohort; of all rows of the one worked on."""
+        cohort = cohort or self.progress.cohort
         if self.goal.budget is None:
             return math.inf
         if not self.goal.adaptive or self.goal.decision is not None:
-            return self.goal.budget - self.progress.cohort.passes
+            return self.goal.budget - cohort.passes
         total = self.goal.budget * self.source.batch.rows - self.progress.spent
-        return total / (len(self.progress.cohort.rows) if rows is None else rows)
+        return total / (len(cohort.rows) if rows is None else rows)
 
     def _look(self) -> None:
         """Grow the ladder, stop, or set the passes of the next round."""
-        found = self.bound.summarise(self.progress.state, self.progress.cohort.done)
+        found = self._summary(self.progress.cohort)
         spend = self._refine(found) or (self._go_on() if self.goal.adaptive else self._further(found))
         if not spend:
             self._finish(found)
         self.progress = replace(self.progress.with_cohort(stage=self.bound.stage), spend=spend)
+
+    def _summary(self, cohort: Cohort) -> Estimates:
+        """Estimates of a cohort; those made last are kept, for the next look at them."""
+        if self._last is None or self._last[0] is not cohort.state or self._last[1] is not cohort.done:
+            found = self._ready_for(cohort).bound.summarise(cohort.state, cohort.done)
+            self._last = cohort.state, cohort.done, found
+        return self._last[2]
 
     def _further(self, found: Estimates) -> float:
         """Passes to spend next; 0 when the goal is reached or out of reach."""
@@ -269,11 +280,13 @@ class Run:
         for choice in self._rows.choices(self.progress):
             self._expected = self._rows.expected
             cohort, going = choice.standing.cohort, choice.going
-            ready, left = self._ready_for(cohort), self._left(int(going.sum()))
+            ready, left = self._ready_for(cohort), self._left(cohort, int(going.sum()))
             if left < max(ready.bound.min_cost() - choice.standing.estimates.overhead, 1.0):
                 continue
-            spend = min(ready.bound.whole(cohort.done, choice.wanted), left)
             chosen, rest = cohort.split(going) if not going.all() else (cohort, None)
+            done, spend = ready.bound.steer(chosen.state, cohort.done, choice.wanted, choice.needs)
+            spend = min(spend, left)
+            chosen = replace(chosen, done=done)
             everybody = (self.progress.cohort, *self.progress.others)
             others = tuple(each for each in everybody if each is not cohort)
             self._use(ready.bound.method, chosen.rows)

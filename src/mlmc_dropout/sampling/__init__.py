@@ -9,7 +9,7 @@
 ``sites``         the dropout sites of a model, and a forward pass with explicit masks
 ``recording``     passes recorded or run for comparison; ``proof`` that our passes are the model's
 ``census``        a model -> its dropout sites, proved
-``batching``      masks of many passes -> their outputs; ``tape`` replays recorded kernels
+``batching``      masks of many passes -> their outputs; ``tape`` and ``replay``: recorded kernels
 ``sampler``       names -> passes
 ``source``        the passes of one batch of inputs, for ``methods``
 """

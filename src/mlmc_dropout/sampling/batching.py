@@ -22,8 +22,8 @@ from mlmc_dropout.sampling.inputs import Batch
 from mlmc_dropout.sampling.masks import bernoulli, derive, numbers, pass_keys
 from mlmc_dropout.sampling.memory import Footprint, measure_footprint, peak_memory
 from mlmc_dropout.sampling.outputs import Structure
+from mlmc_dropout.sampling.replay import Replay, version
 from mlmc_dropout.sampling.sites import Site, forward_with_masks, outputs_close
-from mlmc_dropout.sampling.tape import Replay, version
 
 __all__ = ["Program", "arrange", "run_masks", "select_batching"]
 
@@ -74,11 +74,12 @@ class Program:
         return self.rows_independent and all(site.splits_by_row for site in self.active)
 
     def run_cached(self, function: Callable[[Masks], Any], inputs: Sequence[Any], masks: Masks) -> Any:
-        """Compute ``function(masks)``; calls that repeat on the same inputs are recorded and replayed.
+        """Compute ``function(masks)``; calls that repeat on inputs of the same kind are recorded and replayed.
 
         Args:
             function: A function of the masks that depends on nothing else but ``inputs`` and the model.
-            inputs: What identifies the function: tensors, or any objects.
+            inputs: What it depends on, the inputs of the model last: tensors; numbers and words that name the function;
+                any other objects, known by identity.
             masks: Per site, masks (passes, *mask), or ``None``.
 
         Returns:
@@ -86,9 +87,11 @@ class Program:
         """
         if self.mode != "vmap":
             return function(masks)
-        model = getattr(self.model, "__self__", self.model)  # the module of a bound method
-        weights = sum(map(version, model.parameters())) if isinstance(model, nn.Module) else 0
-        return self.replay(function, (*inputs, weights), masks)
+        if "parameters" not in self.facts:
+            model = getattr(self.model, "__self__", self.model)  # the module of a bound method
+            self.facts["parameters"] = tuple(model.parameters()) if isinstance(model, nn.Module) else ()
+        weights = sum(map(version, self.facts["parameters"]))
+        return self.replay(function, inputs, masks, weights)
 
     @property
     def bytes_per_row(self) -> int:

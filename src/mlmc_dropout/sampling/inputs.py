@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, default_collate
 
-from mlmc_dropout.errors import InputError, ModelWarning
+from mlmc_dropout.errors import InputError, ModelWarning, level_of_caller
 from mlmc_dropout.sampling.reading import (
     ROW_IDS,
     Constant,
@@ -30,7 +30,7 @@ from mlmc_dropout.sampling.reading import (
 )
 from mlmc_dropout.sampling.signature import Signature
 
-__all__ = ["Batch", "Constant", "abbreviate", "batches_of", "even_parts"]
+__all__ = ["Batch", "Constant", "abbreviate", "batches_of", "check_iterable", "even_parts", "samples_together"]
 
 SAMPLES_AT_ONCE = 256  # of a dataset, which yields them one by one
 
@@ -247,23 +247,42 @@ def _read(x: Any, device: torch.device | None, dtype: torch.dtype | None, signat
     return batch
 
 
+def samples_together(samples: Dataset[Any]) -> DataLoader[Any]:
+    """Batches of a data set of samples, in order.
+
+    Args:
+        samples: The data set.
+
+    Returns:
+        The batches.
+
+    Raises:
+        InputError: If there are no samples.
+    """
+    if not len(samples):  # type: ignore[arg-type]
+        raise InputError(f"the {type(samples).__name__} is empty: 0 samples; give at least one")
+    return DataLoader(samples, batch_size=SAMPLES_AT_ONCE, collate_fn=_collated)
+
+
+def _collated(samples: list[Any]) -> Any:
+    try:
+        return default_collate(samples)
+    except TypeError as error:
+        raise InputError(
+            f"the samples of this data set cannot be put together ({str(error).splitlines()[0][:160]}); let it yield "
+            "tensors, or give a DataLoader with a collate_fn"
+        ) from error
+
+
 def _items(x: Any) -> Iterator[Any]:
     """What an iterable of batches, or a dataset of samples, yields."""
-    _check_iterable(x)
+    check_iterable(x)
     if isinstance(x, DataLoader):
         _warn_of_order(x)
     if not isinstance(x, Dataset) or isinstance(x, IterableDataset):
         yield from x
         return
-    if not len(x):  # type: ignore[arg-type]
-        raise InputError(f"the {type(x).__name__} is empty: 0 samples; give at least one")
-    try:
-        yield from DataLoader(x, batch_size=SAMPLES_AT_ONCE)
-    except TypeError as error:
-        raise InputError(
-            f"the samples of this {type(x).__name__} cannot be put together ({str(error).splitlines()[0][:160]}); let "
-            "it yield tensors, or give a DataLoader with a collate_fn"
-        ) from error
+    yield from samples_together(x)
 
 
 def _warn_of_order(loader: DataLoader[Any]) -> None:
@@ -274,13 +293,13 @@ def _warn_of_order(loader: DataLoader[Any]) -> None:
             "the DataLoader shuffles: results are in the order in which it yields rows, another one each time; use "
             "shuffle=False to know which row is which",
             ModelWarning,
-            stacklevel=2,
+            stacklevel=level_of_caller(),
         )
     if loader.drop_last:
         warnings.warn(
             "the DataLoader has drop_last=True: rows of an incomplete last batch get no result; use drop_last=False",
             ModelWarning,
-            stacklevel=2,
+            stacklevel=level_of_caller(),
         )
 
 
@@ -346,8 +365,15 @@ def _check_no_lists_of_rows(value: Any, rows: int, constants: frozenset[Path], p
         _check_no_lists_of_rows(part, rows, constants, (*path, key))
 
 
-def _check_iterable(x: Any) -> None:
-    """Refuse what is not an iterable of batches."""
+def check_iterable(x: Any) -> None:
+    """Refuse what is not an iterable of batches.
+
+    Args:
+        x: What was given as inputs.
+
+    Raises:
+        InputError: If it is something else.
+    """
     if isinstance(x, IterableDataset):
         raise InputError(
             f"a {type(x).__name__} may yield samples or batches; give DataLoader(dataset, batch_size=256) if it yields "

@@ -68,7 +68,9 @@ class Preparation:
         return kind == self.kind and same_rows
 
     def confirmed(self, forward: Callable[[Any, Batch], Tensor], batch: Batch, limit: int) -> bool:
-        """Whether a pass over these inputs, at the mean masks, meets the same sites.
+        """Whether a pass over these inputs meets the same sites.
+
+        A pass at the mean masks shows it, unless it is known that passes do the same for all inputs of these shapes.
 
         Args:
             forward: ``forward(model, batch)`` returns the outputs, (rows, width).
@@ -79,6 +81,8 @@ class Preparation:
             Whether it does.
         """
         program, rows = self.program, batch.rows
+        if program.replay.covers(batch.values):
+            return True
         at_once = program.footprint.rows_at_once(rows, limit) if program.rows_split else rows
         for start in range(0, rows, at_once):
             part = batch if at_once == rows else batch[start : min(start + at_once, rows)]
@@ -150,16 +154,17 @@ def lend(model: Any, transform: Any, kind: Hashable, rows: int) -> Preparation |
     return found
 
 
-def give_back(model: Any, preparation: Preparation) -> None:
+def give_back(model: Any, preparation: Preparation, was_called: bool) -> None:
     """Keep a preparation for the next user, unless its copy of the model has changed.
 
     Args:
         model: The model.
         preparation: The preparation.
+        was_called: Whether the copy was called in between, so that it may have changed.
     """
     if preparation.model is None or preparation.own is None or preparation.copy.shared:
         return
-    if preparation.own != snapshot_of(preparation.copy.model):
+    if was_called and preparation.own != snapshot_of(preparation.copy.model):
         return
     with _LOCK:
         kept = _entries(model)

@@ -202,4 +202,8 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _size(tensor: Tensor) -> int:
-    return tensor.untyped_storage().nbytes() if tensor.layout == torch.strided else 16 * tensor._nnz()
+    if tensor.layout == torch.strided:
+        return tensor.untyped_storage().nbytes()
+    return (
+        16 * tensor._nnz() if tensor.is_sparse or "sparse" in str(tensor.layout) else tensor.numel() * tensor.itemsize
+    )

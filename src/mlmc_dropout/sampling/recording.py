@@ -7,7 +7,6 @@ model: recorded, with our masks, or for real, with our numbers supplied to its k
 from __future__ import annotations
 
 import contextlib
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from mlmc_dropout.errors import ModelWarning, add_note_once
+from mlmc_dropout.errors import ModelWarning, add_note_once, level_of_caller
 from mlmc_dropout.sampling.inputs import Batch
 from mlmc_dropout.sampling.interception import Interceptor, Normalised, apply_mask
 from mlmc_dropout.sampling.isolation import Isolated
@@ -385,7 +384,4 @@ def warn(message: str) -> None:
     heard = _HEARD.get()
     if heard is not None:
         heard.append(message)
-    level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("mlmc_dropout"):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, ModelWarning, stacklevel=level)
+    warnings.warn(message, ModelWarning, stacklevel=level_of_caller())

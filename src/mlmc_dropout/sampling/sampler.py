@@ -25,13 +25,20 @@ from mlmc_dropout.sampling.dtypes import in_fitting_types
 from mlmc_dropout.sampling.inputs import Batch, batches_of, even_parts
 from mlmc_dropout.sampling.isolation import Isolated
 from mlmc_dropout.sampling.keeping import Preparation, give_back, kind_of, lend, snapshot_of
-from mlmc_dropout.sampling.masks import bernoulli, derive, latin_hypercube, numbers, pass_keys, stratified_numbers
+from mlmc_dropout.sampling.masks import (
+    bernoulli,
+    bernoulli_of_sites,
+    derive,
+    latin_hypercube,
+    numbers,
+    pass_keys,
+    stratified_numbers,
+)
 from mlmc_dropout.sampling.memory import keep_freed_memory
 from mlmc_dropout.sampling.outputs import Structure, Transform, as_transform, composed
 from mlmc_dropout.sampling.recording import hearing_warnings, warn
 from mlmc_dropout.sampling.signature import Signature, check_model
 from mlmc_dropout.sampling.sites import Site, select_sites
-from mlmc_dropout.sampling.tape import Replay
 
 __all__ = ["DEFAULT_MEMORY_LIMIT", "ROWS_TOGETHER", "DropoutSampler", "FallbackWarning", "Program"]
 
@@ -40,6 +47,7 @@ MaskMode = Literal["independent", "shared"]
 NOTHING_ELSE = Questions()  # than mean and variance
 DEFAULT_MEMORY_LIMIT = 1 << 29
 ROWS_TOGETHER = 16  # linear maps need no copy for chunks of such multiples (see interception)
+DRAWN_TOGETHER = 1 << 20  # bytes of masks of different sites: more do not fit the caches
 DRAW_SET = 1 << 22  # bytes of masks drawn at once: fewer at a time would take more calls
 
 
@@ -60,6 +68,9 @@ class DropoutSampler:
         transform: Function applied to the output of each pass, or ``"softmax"`` or ``"sigmoid"``.
         memory_limit: Bytes that a chunk of passes may need; 512 MiB by default.
         questions: What estimates ask of the passes; :meth:`sample` does not depend on it.
+
+    Attributes:
+        calls: How often the model, or its copy, was called: passes that are replayed do not call it.
 
     Raises:
         InputError: If an argument has an invalid value.
@@ -101,6 +112,7 @@ class DropoutSampler:
         self.memory_limit = int(memory_limit)
         self._warned = False
         self._in_use: list[Preparation] = []
+        self.calls = 0
         parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
         self.device = None if parameter is None else parameter.device
         self.dtype = parameter.dtype if parameter is not None and parameter.is_floating_point() else None
@@ -193,7 +205,8 @@ class DropoutSampler:
         """Give back what was prepared by this thread, for the next call on the same model."""
         for preparation in [p for p in self._in_use if p.thread == threading.get_ident()]:
             self._in_use.remove(preparation)
-            give_back(self.model, replace(preparation, program=replace(preparation.program, replay=Replay())))
+            preparation.program.replay.rest()
+            give_back(self.model, preparation, self.calls > 0)
 
     def _kept(self, kind: Hashable, batch: Batch) -> Preparation | None:
         """A preparation for these inputs: one in use by this thread, or a kept one."""
@@ -287,6 +300,7 @@ class DropoutSampler:
         Returns:
             The outputs, in whatever structure they have.
         """
+        self.calls += 1
         try:
             output = model(*batch.args, **batch.kwargs)
         except Exception as error:
@@ -361,12 +375,48 @@ class DropoutSampler:
         block = DRAW_SET // (self._mask_bytes(program, batch.rows) * per_key)
         block = max(block // size * size, -(-size // per_key), 1)
         for block_keys in keys.split(block):
-            masks = [self.draw(site, block_keys, batch.rows, first_row, design_passes) for site in program.sites]
+            masks = self.draw_all(program, block_keys, batch.rows, first_row, design_passes)
             passes = len(block_keys) * per_key
             for part in torch.arange(passes).split(size):
                 a, b = int(part[0]), int(part[-1]) + 1
                 chunk_masks = [None if m is None else m[a:b] for m in masks]
-                yield program.run_cached(run, (self, *batch.values), chunk_masks)
+                yield program.run_cached(run, ("outputs", *batch.values), chunk_masks)
+
+    def draw_all(
+        self,
+        program: Program,
+        keys: Tensor,
+        rows: int,
+        first_row: int | Tensor,
+        design_passes: int | None = None,
+    ) -> list[Tensor | None]:
+        """Draw the masks of all sites; where they are few, those with one rate together.
+
+        Args:
+            program: The prepared model.
+            keys: As for :meth:`draw`.
+            rows: As for :meth:`draw`.
+            first_row: As for :meth:`draw`.
+            design_passes: As for :meth:`draw`.
+
+        Returns:
+            Per site what :meth:`draw` returns, or ``None`` where it is not active.
+        """
+        masks: list[Tensor | None] = [None] * len(program.sites)
+        alike: dict[float, list[Site]] = {}
+        few = len(keys) * self._mask_bytes(program, rows) <= DRAWN_TOGETHER
+        for site in program.active:
+            if few and design_passes is None and site.law == "bernoulli" and site.splits_by_row:
+                alike.setdefault(site.p, []).append(site)
+            else:
+                masks[site.index] = self.draw(site, keys, rows, first_row, design_passes)
+        keys = keys.to(self.device or torch.device("cpu"))
+        for p, sites in alike.items():
+            own = [self.masks == "independent" and site.row_axis is not None for site in sites]
+            asked = [(s.index, s.units, *((rows, first_row) if o else (1, 0))) for s, o in zip(sites, own, strict=True)]
+            for site, drawn in zip(sites, bernoulli_of_sites(keys, p, asked), strict=True):
+                masks[site.index] = arrange(drawn, site, rows)
+        return masks
 
     def draw(
         self, site: Site, keys: Tensor, rows: int, first_row: int | Tensor, design_passes: int | None = None

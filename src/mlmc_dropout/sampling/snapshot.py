@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import collections
 import functools
+import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,10 +48,12 @@ class Snapshot:
         self._alive: list[Any] = []  # so that no other tensor or code gets their identity
         self._weak: list[weakref.ref[Any]] = []
         self._seen: dict[int, int] = {}
+        self._rules: dict[type, Rule | None] = {}
+        self._classes: set[type] = set()
         self._bytes = 0
         for root in roots:
             self._walk(root)
-        self._seen = {}
+        self._seen, self._rules, self._classes = {}, {}, set()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Snapshot):
@@ -59,11 +63,15 @@ class Snapshot:
     __hash__ = None  # type: ignore[assignment]
 
     def _walk(self, value: Any) -> None:
-        rule = _RULE_OF.get(type(value), _UNKNOWN)
+        kind = type(value)
+        if kind in _PLAIN:
+            self._entries.append(value)
+            return
+        rule = self._rules.get(kind, _UNKNOWN)
         if rule is _UNKNOWN:
-            rule = _RULE_OF[type(value)] = _rule_for(value)
-        if rule is None or (type(value) in _CONTAINERS and not value):
-            self._entries.append(value if rule is None else type(value))
+            rule = self._rules[kind] = _rule_for(value)
+        if rule is None or (kind in _CONTAINERS and not value):
+            self._entries.append(value if rule is None else kind)
             return
         seen = self._seen
         number = seen.setdefault(id(value), len(seen))
@@ -79,9 +87,23 @@ class Snapshot:
             self._walk(value)
 
     def _module(self, module: nn.Module) -> None:
-        forward = getattr(type(module), "forward", None)
-        self._entries.append((type(module), getattr(forward, "__code__", None)))
+        self._class(type(module))
         self._mapping(module.__dict__)
+
+    def _class(self, kind: type) -> None:
+        """A class with its methods and attributes, unless it belongs to an installed package."""
+        self._entries.append(kind)
+        if kind in self._classes:
+            return
+        self._classes.add(kind)
+        for base in kind.__mro__:
+            if _is_installed(base):
+                self._entries.append(base.__dict__.get("forward"))
+                continue
+            for name, value in vars(base).items():
+                if name not in _NOT_READ:
+                    self._entries.append(name)
+                    self._walk(getattr(value, "__func__", getattr(value, "fget", value)))
 
     def _tensor(self, tensor: Tensor) -> None:
         if tensor.is_inference() or nn.parameter.is_lazy(tensor) or tensor.layout != torch.strided:
@@ -100,10 +122,20 @@ class Snapshot:
         self._entries.append((array.shape, array.dtype, array.tobytes()))
 
     def _mapping(self, mapping: dict[Any, Any]) -> None:
-        self._entries.append((type(mapping), len(mapping)))
-        for key, value in mapping.items():
-            self._walk(key)
-            self._walk(value)
+        entries = self._entries
+        entries.append((type(mapping), len(mapping)))
+        for key, value in mapping.items():  # most of what there is to walk: without calls where it can be
+            if type(key) is str:
+                entries.append(key)
+            else:
+                self._walk(key)
+            kind = type(value)
+            if kind in _PLAIN:
+                entries.append(value)
+            elif kind in _CONTAINERS and not value:
+                entries.append(kind)
+            else:
+                self._walk(value)
 
     def _sequence(self, values: Any) -> None:
         self._entries.append((type(values), len(values)))
@@ -119,8 +151,14 @@ class Snapshot:
                 self._walk(cell.cell_contents)
             except ValueError:  # an empty cell
                 self._entries.append(None)
-        if not code.co_filename.startswith(LIBRARIES):
-            self._all(*(function.__globals__.get(name) for name in global_names(code)))
+        if code.co_filename.startswith(LIBRARIES):
+            return
+        for name in global_names(code):
+            value = function.__globals__.get(name)
+            self._walk(value)
+            if isinstance(value, types.ModuleType) and not _is_installed(value):
+                names = [one for one in _names(code) if one in vars(value)]
+                self._all(*names, *(vars(value)[one] for one in names))
 
     def _method(self, method: types.MethodType) -> None:
         self._all(method.__func__, method.__self__)
@@ -130,7 +168,7 @@ class Snapshot:
 
     def _object(self, value: Any) -> None:
         """An instance of a class written in Python, by its attributes; anything else by its identity."""
-        self._entries.append(type(value))
+        self._class(type(value))
         attributes = getattr(value, "__dict__", None)
         if is_foreign(value) or not isinstance(attributes, dict):
             try:
@@ -144,7 +182,8 @@ class Snapshot:
 
 
 Rule = Callable[[Snapshot, Any], None]
-_CONTAINERS = (dict, collections.OrderedDict, list, tuple, set)  # empty ones have nothing to be told apart by
+_PLAIN = frozenset((int, float, bool, str, type(None)))
+_CONTAINERS = frozenset((dict, collections.OrderedDict, list, tuple, set))  # empty ones are all alike
 
 _RULES: tuple[tuple[Any, Rule], ...] = (
     (nn.Module, Snapshot._module),
@@ -158,11 +197,36 @@ _RULES: tuple[tuple[Any, Rule], ...] = (
     (types.SimpleNamespace, lambda snapshot, value: snapshot._mapping(value.__dict__)),
 )
 _UNKNOWN: Any = object()
-_RULE_OF: weakref.WeakKeyDictionary[type, Rule | None] = weakref.WeakKeyDictionary()
+_STANDARD = frozenset(sys.stdlib_module_names) - {"__main__"}
+_OURS = str(Path(__file__).parents[1])
+
+
+_NOT_READ = frozenset(("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__"))
+
+
+@functools.lru_cache(maxsize=4096)
+def _file_of(module: str) -> str | None:
+    return getattr(sys.modules.get(module), "__file__", None)
+
+
+def _is_installed(value: type | types.ModuleType) -> bool:
+    """Whether a class or module belongs to Python or an installed package, whose code is taken to stay as it is."""
+    name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+    return name.partition(".")[0] in _STANDARD or (_file_of(name) or "").startswith((*LIBRARIES, _OURS))
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """All names of globals and attributes that a function and those defined inside it use."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
 
 
 def _rule_for(value: Any) -> Rule | None:
     """How values of this type are written down; ``None`` as they are."""
+    if isinstance(value, type):
+        return Snapshot._class
     if isinstance(value, ATOMIC) and not isinstance(value, Tensor):
         return None
     return next((rule for kind, rule in _RULES if isinstance(value, kind)), Snapshot._object)

@@ -46,7 +46,7 @@ class Source:
         first_row: Number of the first row of the batch among all inputs.
         chunk: Passes to run at once; ``None``: as many as memory and caches allow.
         observation: What is asked of the passes.
-        locations: Centres and scales of the outputs, (2, rows, main width), where quantiles are asked.
+        locations: A few passes in ascending order, (passes, rows, main width), where quantiles are asked.
         numbers: Numbers of all rows among all inputs, int64 (rows,), where these are not consecutive.
     """
 
@@ -213,9 +213,13 @@ class Source:
         """Passes to run at once; as many as linear maps compute together, if their weights do not fit the caches."""
         footprint, rows, limit = self.program.footprint, self.batch.rows, self.sampler.memory_limit
         size, together = footprint.passes_at_once(rows, limit), -(-ROWS_TOGETHER // rows)
-        if self.wide and size < together and footprint.bytes(together, rows) <= limit / 2 and self._heavy():
+        if self.wide and size < together and self._fits(together) and self._heavy():
             size = together
         return self.chunk or size
+
+    def _fits(self, passes: int) -> bool:
+        """Whether so many passes at once stay within half the memory limit."""
+        return self.program.footprint.bytes(passes, self.batch.rows) <= self.sampler.memory_limit / 2
 
     def _heavy(self) -> bool:
         model = getattr(self.program.model, "__self__", self.program.model)  # the module of a bound method
@@ -252,11 +256,13 @@ class Source:
         """
         rows = self.batch.rows
         together = passes if passes > 1 else None
-        masks = [self.sampler.draw(site, keys, rows, self.row_numbers, together) for site in self.program.sites]
+        masks = self.sampler.draw_all(self.program, keys, rows, self.row_numbers, together)
         size = self._chunk_size()
         whole = 2 * passes if passes > 1 else ROWS_TOGETHER  # pairs of designs; chunks of one size can be replayed
         if size > whole and not self.chunk:
             size -= size % whole
+        elif passes == 1 and not self.chunk and 2 * size >= whole and self._fits(whole):
+            size = whole  # linear maps would copy what they get
         for start in range(0, len(keys) * passes, size):
             yield [None if m is None else m[start : start + size] for m in masks]
 

@@ -140,11 +140,10 @@ def judge(
     alpha = error_rate(decision, sum(map(len, parts)), share)
     if decision.kind == "top":
         return _top(decision, parts, observation, alpha)
-    one = _label if decision.kind == "label" else _above
-    found = [one(decision, part, observation, alpha, parts) for part in parts]
-    if decision.kind == "above" and observation.outputs not in CLASS_OUTPUTS:
-        few = _few(alpha, parts, shared)
-        found = [(value, np.maximum(needs, few)) for value, needs in found]
+    if decision.kind == "label":
+        found = [_label(part, observation, alpha) for part in parts]
+    else:
+        found = _above(decision.threshold, parts, observation, alpha, shared)
     return Verdict([f[0] for f in found], [f[1] <= 1 for f in found], [_worst(f[1]) for f in found])
 
 
@@ -220,9 +219,7 @@ def _needs(gap: Array, error: Array, hidden: Array) -> Array:
     return np.where(gap > 0, np.minimum(np.square(root), MOST_NEED), MOST_NEED)
 
 
-def _label(
-    decision: Decision, part: Part, observation: Observation, alpha: float, parts: Sequence[Part]
-) -> tuple[NDArray[Any], Array]:
+def _label(part: Part, observation: Observation, alpha: float) -> tuple[NDArray[Any], Array]:
     assert part.estimates.groups is not None
     means = observation.group_means(part.estimates.groups)
     two, gap, stderr = leading_difference(means)
@@ -233,14 +230,23 @@ def _label(
 
 
 def _above(
-    decision: Decision, part: Part, observation: Observation, alpha: float, parts: Sequence[Part]
-) -> tuple[NDArray[Any], Array]:
-    mean, c = part.estimates.mean, decision.threshold
-    gap, above = np.abs(mean - c), mean > c
+    threshold: float, parts: Sequence[Part], observation: Observation, alpha: float, shared: bool
+) -> list[tuple[NDArray[Any], Array]]:
+    """Decisions and needs, part by part."""
     if observation.outputs in CLASS_OUTPUTS:
-        reach = np.where(above, mean, 1 - mean)
-    else:
-        reach = np.broadcast_to(reach_of([each.estimates for each in parts]).mean, mean.shape)
+        return [_one_above(threshold, part, observation, alpha, None) for part in parts]
+    reach, few = reach_of([part.estimates for part in parts]).mean, _few(alpha, parts, shared)
+    found = [_one_above(threshold, part, observation, alpha, reach) for part in parts]
+    return [(value, np.maximum(needs, few)) for value, needs in found]
+
+
+def _one_above(
+    threshold: float, part: Part, observation: Observation, alpha: float, reach: Array | None
+) -> tuple[NDArray[Any], Array]:
+    """The same of one part; probabilities, which have bounds, reach as far as these."""
+    mean = part.estimates.mean
+    gap, above = np.abs(mean - threshold), mean > threshold
+    reach = np.where(above, mean, 1 - mean) if reach is None else np.broadcast_to(reach, mean.shape)
     error = boundary(part.passes, part.samples, alpha / 2) * np.nan_to_num(part.estimates.mean_stderr, nan=np.inf)
     needs = _needs(gap, error, _unseen(part.passes, alpha / 2) * reach)
     shaped = observation.main.unflatten

@@ -119,7 +119,9 @@ class Goal:
 
     def __post_init__(self) -> None:
         if self.budget is None and not self.has_tolerance:
-            raise InputError("give a stop rule: budget= (passes per input), tolerance= or tolerance_variance=")
+            raise InputError(
+                "give a stop rule: budget= (passes per input), tolerance=, tolerance_variance= or decision="
+            )
         if self.budget is not None and not (_is_finite_number(self.budget) and self.budget >= 1):
             raise InputError(f"budget is a number of passes per input, at least 1: got {_shown(self.budget)}")
         if self.budget is not None and self.budget > MAX_BUDGET:

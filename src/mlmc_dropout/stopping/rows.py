@@ -32,8 +32,10 @@ from scipy.special import gammaincinv
 from mlmc_dropout.stopping.goal import MAX_GROWTH, MAX_ROUND, PILOT, STEP_SHARE, TRUSTED, Estimates, Goal
 
 __all__ = [
+    "Needs",
     "Part",
     "RowEstimates",
+    "aimed_at",
     "least_passes",
     "needs_of_rows",
     "next_round",
@@ -52,6 +54,7 @@ MOST = 16.0  # largest factor of an upper limit
 HALF = 0.5  # of a known variance: where passes show less of it, rare masks have not come up
 SETTLING = 0.15  # share of the open inputs that the next round is to settle
 MIN_STEP = 1.08  # by which passes grow at least
+_GRID = np.geomspace(0.5, 1e7, 850)  # degrees of freedom
 BLOCK, MANY_BLOCKS = 128, 8  # tasks have so many passes, and beyond so many of them rounds end with a whole one
 
 
@@ -73,6 +76,14 @@ class RowEstimates(Estimates, Protocol):
     @property
     def shown(self) -> Array | None:
         """The share of a surrogate's known variance that the passes have shown."""
+
+    @property
+    def freedom(self) -> Array | None:
+        """Degrees of freedom of the standard errors of the mean, where the method knows them."""
+
+    @property
+    def variance_freedom(self) -> float | None:
+        """The same of the variance."""
 
     @property
     def levels(self) -> Any:
@@ -116,7 +127,33 @@ def least_passes(rows: int) -> float:
     return LEAST + PER_DOUBLING * float(np.log2(max(rows, 1)))
 
 
-def needs_of_rows(goal: Goal, parts: Sequence[Part]) -> list[Array]:
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """How many times as many passes inputs need, (rows,); at most 1: they may stop.
+
+    Attributes:
+        total: For everything.
+        precision: For their standard errors alone.
+        least: For masks that may not have come up, and for the least that every input gets.
+    """
+
+    total: Array
+    precision: Array
+    least: Array
+
+    def of(self, rows: NDArray[np.bool_]) -> Needs:
+        """Those of some inputs.
+
+        Args:
+            rows: Flags (rows,).
+
+        Returns:
+            Their needs.
+        """
+        return Needs(self.total[rows], self.precision[rows], self.least[rows])
+
+
+def needs_of_rows(goal: Goal, parts: Sequence[Part]) -> list[Needs]:
     """How many times as many passes each input needs; at most 1: it may stop.
 
     With a tolerance, by upper limits for standard errors; with a budget only, by shares of the passes in proportion to
@@ -127,10 +164,10 @@ def needs_of_rows(goal: Goal, parts: Sequence[Part]) -> list[Array]:
         parts: All inputs of a batch.
 
     Returns:
-        Factors (rows,), part by part.
+        Factors, part by part.
     """
     if not goal.has_tolerance:
-        return _shares(goal, parts)
+        return [Needs(shares, shares, np.zeros_like(shares)) for shares in _shares(goal, parts)]
     rows = sum(map(len, parts))
     scales = _scales(goal, parts)
     least = least_passes(rows) if goal.budget is None else min(least_passes(rows), goal.budget)
@@ -172,6 +209,18 @@ def next_round(goal: Goal, needs: Array, part: Part) -> float:
     if after > MANY_BLOCKS * BLOCK:
         after = BLOCK * float(np.ceil(after / BLOCK))
     return float(min(after - part.passes, MAX_ROUND))
+
+
+def aimed_at(needs: Needs) -> NDArray[np.bool_]:
+    """The inputs that the next round is to settle: the easiest.
+
+    Args:
+        needs: What all inputs that go on need.
+
+    Returns:
+        Flags (rows,), at least one of which is true.
+    """
+    return np.asarray(needs.total <= np.quantile(needs.total, SETTLING, method="inverted_cdf"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +305,12 @@ def _samples(found: RowEstimates) -> float:
 
 
 def _level(found: RowEstimates) -> Any:
-    """The level with most samples; ``None`` if there are no levels."""
-    return max(found.levels, key=lambda level: level.count, default=None)
+    """The level with most samples among those that show their tails; ``None`` if there is none.
+
+    A coarse level is sampled far more often than the network, but its samples say nothing about what only passes show.
+    """
+    telling = [level for level in found.levels if np.isfinite(level.kurtosis).any()]
+    return max(telling or found.levels, key=lambda level: level.count, default=None)
 
 
 # ------------------------------------------------------------------------------------ tolerance
@@ -288,39 +341,57 @@ def _ratios(goal: Goal, part: Part, scales: tuple[Any, Any]) -> list[tuple[Array
     return ratios
 
 
-def _needs(goal: Goal, part: Part, scales: tuple[Any, Any], reach: Reach, least: float) -> Array:
+def _needs(goal: Goal, part: Part, scales: tuple[Any, Any], reach: Reach, least: float) -> Needs:
     found = part.estimates
-    needs = np.full(len(part), ABOUT * least / found.cost)
+    first = np.full(len(part), ABOUT * least / found.cost)
+    total, precision, others = first, np.zeros(len(part)), first
     tolerances = {"mean": (goal.tolerance, scales[0]), "variance": (goal.tolerance_variance, scales[1])}
     for ratio, moment in _ratios(goal, part, scales):
         upper = ratio * _upper_factors(part, moment)
         tolerance, scale = tolerances[moment]
-        hidden = _unseen(found, reach, moment) / (tolerance * scale)
+        hidden = np.broadcast_to(_unseen(found, reach, moment) / (tolerance * scale), upper.shape)
         trusted = np.ones(ratio.shape, dtype=bool) if found.trust is None else getattr(found.trust, moment)
         # Where both add up, x times as many passes meet the tolerance if upper/x + (hidden/x)² ≤ 1.
         with np.errstate(over="ignore"):
             both = (upper + np.hypot(upper, 2 * hidden)) / 2
-        needs = np.maximum(needs, np.where(trusted, np.maximum(upper, hidden), both).max(axis=1))
-    return needs
+        total = np.maximum(total, np.where(trusted, np.maximum(upper, hidden), both).max(axis=1))
+        precision = np.maximum(precision, upper.max(axis=1))
+        others = np.maximum(others, hidden.max(axis=1))
+    return Needs(total, precision, others)
 
 
 def _upper_factors(part: Part, moment: str) -> Array:
     """Upper confidence limits of squared standard errors, relative to their estimates."""
     found = part.estimates
+    look = 1 + np.ceil(np.log2(max(part.passes / PILOT, 1.0)))
+    factors = _limits(_freedom(part, moment), ERROR_RATE / (look * (look + 1)))
+    if found.shown is not None:  # masks have not come up that carry what is known
+        factors = np.where(found.shown < HALF, factors / np.maximum(found.shown, 1 / MOST), factors)
+    return np.asarray(np.minimum(factors, MOST))
+
+
+def _freedom(part: Part, moment: str) -> Array:
+    """Degrees of freedom ν of the standard errors of a moment, (rows, width)."""
+    found = part.estimates
+    known = found.freedom if moment == "mean" else found.variance_freedom
+    if known is not None:
+        return np.broadcast_to(np.asarray(known, dtype=np.float64), found.mean.shape)
     n = max((found.mean_samples if moment == "mean" else None) or part.samples, 2.0)
     level = _level(found)
     kurtosis = np.full(found.mean.shape, 3.0)
     if level is not None:
         raw = np.maximum(np.nan_to_num(level.kurtosis if moment == "mean" else 1.3 * level.kurtosis_V**2, nan=3.0), 3.0)
         kurtosis = 3.0 + (raw - 3.0) * min(1.0, n / max(level.count, 1))  # means of several passes have less
-    look = 1 + np.ceil(np.log2(max(part.passes / PILOT, 1.0)))
-    freedom = np.maximum(2 * n / (kurtosis - 1.0), 1.0) - 1.0 / n
+    return np.asarray(np.maximum(2 * n / (kurtosis - 1.0), 1.0) - 1.0 / n)
+
+
+def _limits(freedom: Array, alpha: float) -> Array:
+    """ν/χ²_ν(α), between values at steps of 2 % of ν where there are many: quantiles take long."""
     with np.errstate(divide="ignore"):
-        limit = 2.0 * gammaincinv(freedom / 2, ERROR_RATE / (look * (look + 1)))
-        factors = freedom / limit
-    if found.shown is not None:  # masks have not come up that carry what is known
-        factors = np.where(found.shown < HALF, factors / np.maximum(found.shown, 1 / MOST), factors)
-    return np.asarray(np.minimum(factors, MOST))
+        if freedom.size <= _GRID.size:
+            return np.asarray(freedom / (2.0 * gammaincinv(freedom / 2, alpha)))
+        known = np.log(_GRID / (2.0 * gammaincinv(_GRID / 2, alpha)))
+    return np.asarray(np.exp(np.interp(np.log(freedom), np.log(_GRID), known)))
 
 
 # --------------------------------------------------------------------------------------- budget

@@ -37,6 +37,7 @@ __all__ = [
     "outputs_at_mean",
     "pass_operations",
     "supported",
+    "units_first",
 ]
 
 _ROWS_COUNTED = 16  # linear maps compute so many rows at least (see sampling.interception)
@@ -81,6 +82,11 @@ class Expansion:
     gradients: tuple[Tensor | None, ...]
     variance: Tensor
 
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """What :meth:`values` depends on."""
+        return *self.gradients, self.variance
+
     def select(self, rows: Tensor) -> Expansion:
         """The expansion at some of the rows.
 
@@ -90,8 +96,13 @@ class Expansion:
         Returns:
             Their expansion.
         """
-        gradients = tuple(None if g is None else g[rows] for g in self.gradients)
+        gradients = tuple(None if g is None else _rows_of(g, rows) for g in self.gradients)
         return Expansion(self.sites, gradients, self.variance[rows])
+
+    def units_first(self) -> Expansion:
+        """The same, laid out for masks that all rows share: sums over units then are matrix products."""
+        gradients = tuple(None if g is None else units_first(g).permute(2, 1, 0) for g in self.gradients)
+        return Expansion(self.sites, gradients, self.variance)
 
     @staticmethod
     def beside(parts: Sequence[Expansion]) -> Expansion:
@@ -136,6 +147,27 @@ class Expansion:
             passes = next(len(m) for m in masks if m is not None)
             return self.variance.new_zeros(passes, *self.variance.shape)
         return contract(self.sites, masks, coefficients, rows)
+
+
+def units_first(g: Tensor) -> Tensor:
+    """Coefficients as (units, width, rows) in memory; no copy is made where they lie like that.
+
+    Args:
+        g: Coefficients, (rows, width, units).
+
+    Returns:
+        The same numbers, (units, width, rows).
+    """
+    return g.permute(2, 1, 0).contiguous()
+
+
+def _rows_of(g: Tensor, rows: Tensor) -> Tensor:
+    """Coefficients of some rows, laid out as they were."""
+    return units_first(g).index_select(2, rows).permute(2, 1, 0) if _has_units_first(g) else g[rows]
+
+
+def _has_units_first(g: Tensor) -> bool:
+    return g.permute(2, 1, 0).is_contiguous() and not g.is_contiguous()
 
 
 def cat_or_none(tensors: Sequence[Tensor | None]) -> Tensor | None:
@@ -211,6 +243,10 @@ def contract(
     for site, keep, c in zip(sites, masks, coefficients, strict=True):
         if keep is not None and c is not None:
             bits = by_row(keep, site, rows).to(c.dtype)
+            if bits.shape[1] == 1 and _has_units_first(c):
+                centred = bits[:, 0] - (1.0 - site.p)
+                parts.append((centred @ units_first(c).flatten(1)).unflatten(1, c.shape[1::-1]).transpose(1, 2))
+                continue
             if bits.shape[1] == 1:  # one mask for all rows
                 total = torch.einsum("tu,nku->tnk", bits[:, 0], c)
             elif c.shape[1] == 1:
@@ -218,7 +254,7 @@ def contract(
             else:
                 total = torch.einsum("tnu,nku->tnk", bits, c)
             parts.append(total - (1.0 - site.p) * c.sum(dim=-1))
-    return torch.stack(parts).sum(dim=0)
+    return parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)
 
 
 # ------------------------------------------------------------------------------- derivatives
@@ -286,18 +322,29 @@ def linearise(
     """
     wanted = range(program.structure.width) if outputs is None else outputs
     cost = derivative_cost(sampler, program, batch, wanted)
-    with torch.inference_mode(False):
-        probe = _MeanPass(sampler, program, batch.map(torch.clone, batch.rows))
-        per_output = differentiate(probe.outputs, probe.wanted, wanted)
-    columns = iter(zip(*per_output, strict=True))
-    in_masks, in_outputs = (
-        tuple(_stack_outputs(next(columns), s, batch.rows) if s.index in part else None for s in program.sites)
-        for part in (probe.expanded, probe.offsets)
-    )
-    facts = program.facts
-    if "affine" not in facts:
-        facts["affine"] = tuple(probe.affine_outputs(site) for site in program.sites)
-    return Linearisation(batch.rows, sampler.device, in_masks, in_outputs, facts["affine"], cost, probe.value)
+    name, facts = f"derivatives of {list(wanted)}", program.facts
+
+    def compute(_: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+        """The outputs, and the derivatives that exist."""
+        with torch.inference_mode(False):
+            probe = _MeanPass(sampler, program, batch.map(torch.clone, batch.rows))
+            per_output = differentiate(probe.outputs, probe.wanted, wanted)
+        columns = iter(zip(*per_output, strict=True))
+        found = [
+            _stack_outputs(next(columns), s, batch.rows) if s.index in part else None
+            for part in (probe.expanded, probe.offsets)
+            for s in program.sites
+        ]
+        facts[name] = tuple(derivative is not None for derivative in found)
+        if "affine" not in facts:
+            facts["affine"] = tuple(probe.affine_outputs(site) for site in program.sites)
+        return probe.value, *(derivative for derivative in found if derivative is not None)
+
+    value, *there = program.run_cached(compute, (name, *batch.values), ())
+    remaining = iter(there)
+    every = [next(remaining) if exists else None for exists in facts[name]]
+    in_masks, in_outputs = tuple(every[: len(program.sites)]), tuple(every[len(program.sites) :])
+    return Linearisation(batch.rows, sampler.device, in_masks, in_outputs, facts["affine"], cost, value)
 
 
 def derivative_cost(sampler: DropoutSampler, program: Program, batch: Batch, outputs: Sequence[int]) -> float:

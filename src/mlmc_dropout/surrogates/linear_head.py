@@ -80,6 +80,8 @@ def slope(site: Site, x: Tensor) -> Tensor:
     Returns:
         The derivative, of the shape of ``x``.
     """
+    if not site.kind.endswith("alpha"):
+        return x * (1.0 / (1.0 - site.p))
     one = torch.ones((), dtype=x.dtype, device=x.device)
     return apply_mask(site.kind, x, one, site.p) - apply_mask(site.kind, x, one - one, site.p)
 

@@ -49,6 +49,11 @@ class Quadratic:
     curvature: Tensor
     variance: Tensor
 
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """What :meth:`values` depends on."""
+        return *self.directions, self.slope, self.curvature
+
     def select(self, rows: Tensor) -> Quadratic:
         """The expansion at some of the rows.
 

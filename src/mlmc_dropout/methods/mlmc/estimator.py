@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mlmc_dropout import theory
 from mlmc_dropout.groups import GroupBlock
-from mlmc_dropout.methods.base import Estimates, Rows, Task, blocks
+from mlmc_dropout.methods.base import Estimates, OneKindOfPasses, Rows, Task, blocks
 from mlmc_dropout.methods.mlmc.adaptive import Adaptive, next_fidelity
 from mlmc_dropout.methods.mlmc.allocation import allocate, averaged, least_counts
 from mlmc_dropout.methods.mlmc.coupling import Prefix, prefix_estimates
@@ -134,7 +134,7 @@ class MLMC:
 
 
 @dataclass(frozen=True, slots=True)
-class BoundMLMC:
+class BoundMLMC(OneKindOfPasses):
     """Coupled replicates on a ladder.
 
     Attributes:
@@ -153,18 +153,6 @@ class BoundMLMC:
     def min_cost(self) -> int:
         """That of the method."""
         return self.method.min_cost()
-
-    def whole(self, done: Mapping[str, int], budget: float) -> float:
-        """Any number will do.
-
-        Args:
-            done: Replicates and passes so far.
-            budget: Passes per input that are wanted.
-
-        Returns:
-            The same.
-        """
-        return budget
 
     def weight(self, task: Task) -> float:
         """Its passes.
@@ -244,7 +232,7 @@ class BoundMLMC:
         Returns:
             Their moments.
         """
-        return states_beside(self._run_rows(part, task) for _, part in source.parts())
+        return states_beside((self._run_rows(part, task) for _, part in source.parts()), source.batch.rows)
 
     def _run_rows(self, source: Source, task: Task) -> MLMCState:
         states: list[LevelState | None] = [None] * (task.depth + 1)

@@ -1,0 +1,116 @@
+"""Ladders to choose from, and what speaks against each of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlmc_dropout.evaluation.counts import PILOT_FINE
+from mlmc_dropout.evaluation.estimates import Reading
+from mlmc_dropout.evaluation.forecast import Forecast, cheapest, smallest, total_variance
+from mlmc_dropout.evaluation.goal import TOP, EvaluationGoal
+from mlmc_dropout.evaluation.levels import passes_of
+
+__all__ = ["Choice", "finest_levels", "for_budget", "for_tolerance"]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A ladder with its counts, and what speaks against it.
+
+    Attributes:
+        base: The coarsest level.
+        top: The finest level.
+        counts: Samples per level.
+        loss: Further passes, or the error in the end.
+    """
+
+    base: int
+    top: int
+    counts: Mapping[int, float]
+    loss: float
+
+
+def finest_levels(goal: EvaluationGoal, forecast: Forecast, readings: Sequence[Reading], top: int) -> range:
+    """Finest levels worth looking at: from the first with little enough bias on, or the next few.
+
+    Args:
+        goal: When to stop.
+        forecast: Variances and biases of all levels.
+        readings: What is known of the metrics.
+        top: The finest level so far.
+
+    Returns:
+        The levels.
+    """
+    if goal.tolerance is None:
+        return range(min(max(top, 1), 2), min(max(top, 1) + 4, TOP) + 1)
+    first = max(top, 1)
+    targets = goal.targets(readings)
+    enough = [(forecast.bias[level] <= math.sqrt(0.5) * targets).all() for level in range(first, TOP + 1)]
+    first = first + enough.index(True) if any(enough) else TOP
+    return range(first, min(first + 1, TOP) + 1)
+
+
+def for_tolerance(
+    goal: EvaluationGoal,
+    forecast: Forecast,
+    readings: Sequence[Reading],
+    base: int,
+    top: int,
+    done: Mapping[int, float],
+) -> Choice:
+    """A ladder for a tolerance: its loss is the number of further passes.
+
+    Args:
+        goal: When to stop.
+        forecast: Variances and biases of all levels.
+        readings: What is known of the metrics.
+        base: The coarsest level.
+        top: The finest level.
+        done: Samples that there are.
+
+    Returns:
+        The choice; with far too large a loss where bias takes more than half of the error's square.
+    """
+    targets = goal.targets(readings) ** 2
+    bias = forecast.bias[top] ** 2
+    variances = forecast.variances(base, top)
+    counts = cheapest(variances, np.maximum(targets - bias, 0.5 * targets), forecast.rows)
+    cost = sum(_further(n, level, done) * passes_of(level) for level, n in counts.items())
+    excess = float(np.max(bias / targets)) - 0.5
+    return Choice(base, top, counts, cost + (1e15 * (1.0 + excess) if excess > 0 else 0.0))
+
+
+def for_budget(
+    forecast: Forecast, readings: Sequence[Reading], base: int, top: int, left: float, done: Mapping[int, float]
+) -> Choice:
+    """A ladder for a budget: its loss is the error that the rest of the budget gets us to, relative to the values.
+
+    Args:
+        forecast: Variances and biases of all levels.
+        readings: What is known of the metrics.
+        base: The coarsest level.
+        top: The finest level.
+        left: Passes that are left.
+        done: Samples that there are.
+
+    Returns:
+        The choice.
+    """
+    scale = np.array([max(abs(r.value), 1e-12) for r in readings]) ** 2
+    variances = forecast.variances(base, top)
+    hardest = int(np.argmax(sum(variances.total.values()) / scale))
+    counts = smallest(variances, hardest, left, forecast.rows, done)
+    cost = sum(_further(n, level, done) * passes_of(level) for level, n in counts.items())
+    error = (total_variance(counts, variances, forecast.rows) + forecast.bias[top] ** 2) / scale
+    return Choice(base, top, counts, float(np.max(error)) + (1e15 if cost > left + 1 else 0.0))
+
+
+def _further(count: float, level: int, done: Mapping[int, float]) -> float:
+    """Samples to add; a level that has not been run gets a pilot at least."""
+    least = 0.0 if level in done else PILOT_FINE
+    return max(count - done.get(level, 0.0), least)

@@ -1,0 +1,62 @@
+"""What single inputs need: degrees of freedom, levels that tell of rare masks, limits from a table."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import chi2
+
+from mlmc_dropout.methods.base import Estimates, LevelEstimate
+from mlmc_dropout.methods.tails import Trust
+from mlmc_dropout.stopping import rows
+from mlmc_dropout.stopping.goal import Goal
+from mlmc_dropout.stopping.rows import Part, needs_of_rows, reach_of, with_unseen
+
+SHAPE = (4, 2)
+
+
+def level(label, count, kurtosis):
+    one = np.ones(SHAPE)
+    return LevelEstimate(label, 0, count, count, one, 0.01 * one, kurtosis * one, one, one, kurtosis * one)
+
+
+def estimates(levels, freedom=None, trusted=False):
+    one = np.ones(SHAPE)
+    flags = np.full(SHAPE, trusted)
+    return Estimates(
+        0.5 * one,
+        0.01 * one,
+        0.001 * one,
+        0.001 * one,
+        500.0,
+        levels=levels,
+        trust=Trust(flags, flags),
+        freedom=freedom,
+        variance_freedom=None if freedom is None else 31.0,
+    )
+
+
+def test_rare_masks_are_judged_by_passes_not_by_coarse_samples():
+    """A coarse level that does not show its tails hides nothing, however often it is sampled."""
+    both = estimates((level("coarse", 100_000, np.nan), level("correction", 200, 9.0)))
+    alone = estimates((level("correction", 200, 9.0),))
+    np.testing.assert_array_equal(reach_of([both]).mean, reach_of([alone]).mean)
+    allowed = with_unseen(both, reach_of([both])).mean_stderr
+    np.testing.assert_allclose(allowed, np.hypot(0.001, rows.UNSEEN * 0.3 / 200))
+
+
+def test_standard_errors_of_few_degrees_of_freedom_need_more():
+    goal = Goal(tolerance=0.001, adaptive=True)
+    levels = (level("correction", 10**6, 3.0),)
+    few, many = (
+        needs_of_rows(goal, [Part(estimates(levels, np.full(SHAPE, freedom), trusted=True), 10**6)])[0].precision
+        for freedom in (10.0, 1e5)
+    )
+    assert (few > 2 * many).all() and (many < 1.05).all()
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.1 / 42])
+def test_limits_from_a_table_are_those_of_the_quantiles(alpha):
+    freedom = np.random.default_rng(0).uniform(1.0, 3000.0, size=2 * rows._GRID.size)
+    np.testing.assert_allclose(rows._limits(freedom, alpha), freedom / chi2.ppf(alpha, freedom), rtol=5e-4)
+    np.testing.assert_allclose(rows._limits(freedom[:3], alpha), freedom[:3] / chi2.ppf(alpha, freedom[:3]), rtol=1e-9)
