@@ -37,6 +37,12 @@ def save(name: str, rows: Any, **settings: Any) -> Path:
     return path
 
 
+def load(name: str) -> list[Any]:
+    """The rows of ``benchmarks/results/<name>.json``; none if there is no such file."""
+    path = RESULTS / f"{name}.json"
+    return list(json.loads(path.read_text())["rows"]) if path.exists() else []
+
+
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """A Markdown table."""
     text = [[f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]

@@ -7,7 +7,8 @@ it was with everything imported, an estimate of a tiny net made, and model and i
 twice ``memory_limit`` plus the arrays of the result. The loop is MC dropout as it is written where passes do not fit
 into memory: in training mode, pass by pass, with mean and M2 updated in the model's type (the time ours is compared
 with), and in float64, as ours are; it has no standard errors. Times are those of the first call, preparation included.
-Raw numbers go to benchmarks/results/wide_outputs.json.
+Raw numbers go to benchmarks/results/wide_outputs.json, a table to docs/concepts/computing.md; with ``--case`` those of
+the other cases stay.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import save, seconds, table
+from common import RESULTS, save, seconds, table, write_into
 from torch import Tensor, nn
 
 import mlmc_dropout as md
@@ -189,8 +190,34 @@ def main() -> None:
     rows = study(cases, repeats)
     columns = ("case", "method", "chosen", "peak", "allowed", "seconds", *LOOPS, "of the loop", "holds")
     print(table(columns, [[row[c] for c in columns] for row in rows]))
-    if not (options.no_save or options.quick or options.case):
+    if not (options.no_save or options.quick):
+        rows = [*_others(rows), *rows]
         save("wide_outputs", rows, threads=1, repeats=repeats)
+        publish(rows)
+
+
+def publish(rows: list[dict[str, Any]]) -> None:
+    """The table of ``docs/concepts/computing.md``."""
+    columns = ("outputs", "method", "limit", "results", "peak", "time")
+    cells = [
+        (
+            row["case"],
+            row["method"],
+            row["limit"],
+            round(row["results"]),
+            round(row["peak"]),
+            f"{row['of the loop']:.2f}",
+        )
+        for row in rows
+    ]
+    write_into("concepts/computing.md", "wide", f"{table(columns, cells)}\n")
+
+
+def _others(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Cases in the file that were not run this time."""
+    path = RESULTS / "wide_outputs.json"
+    known: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
+    return [row for row in known if row["case"] not in {row["case"] for row in rows}]
 
 
 if __name__ == "__main__":

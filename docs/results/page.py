@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jinja2
+
+from mlmc_dropout.reproduction import surface
 
 HERE = Path(__file__).parent
 TEMPLATE, PAGE = HERE / "paper.md.jinja", HERE.parent / "paper.md"
@@ -71,14 +72,10 @@ def spread(seeds: dict[str, Any], by_id: dict[str, Any], problem: str, names: li
     return table({"columns": [*columns, "printed (99 %)"], "rows": rows, "caption": f"Networks of {problem}."})
 
 
-def first_day(summary: dict[str, Any]) -> str:
-    """The day before that of the summary, on which a run of an hour may have begun."""
-    return (datetime.fromisoformat(summary["date"]) - timedelta(days=1)).isoformat()[:10]
-
-
-def computed(results: Path, name: str) -> str:
-    """The day on which the numbers of an experiment were computed."""
-    return str(json.loads((results / name / "numbers.json").read_text(encoding="utf-8"))["date"])[:10]
+def separate(results: Path, name: str) -> int:
+    """How many allocations of an experiment have a run of their own."""
+    numbers = json.loads((results / name / "numbers.json").read_text(encoding="utf-8"))
+    return len(numbers["data"]["separate"]["norms"]["u"]["Y"])
 
 
 def render(results: Path = HERE) -> str:
@@ -96,8 +93,9 @@ def render(results: Path = HERE) -> str:
             verdicts=verdicts,
             by_id=by_id,
             seeds=seeds,
-            earlier={name: day for name in summary["ids"] if (day := computed(results, name)) < first_day(summary)},
             spread=partial(spread, seeds, by_id),
+            share=surface.SHARE,
+            lattice={name: separate(results, name) for name in ("F4", "I4")},
             evidence=json.loads((results / "evidence.json").read_text(encoding="utf-8")),
             panels={
                 v["id"]: sorted((p.name for p in (results / v["id"]).glob("figure*.png")), key=len) for v in verdicts
