@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from mlmc_dropout.sampling import masks
 from mlmc_dropout.sampling.masks import bernoulli, bernoulli_of_sites, derive, latin_hypercube, pass_keys, words
 
 
@@ -70,6 +71,15 @@ def test_the_contract_is_frozen() -> None:
     assert "".join(map(str, keep.flatten().tolist())) == FROZEN
     design = latin_hypercube(pass_keys(42, 1, 2, [3]), 5, 6, 0.4)
     assert "".join(map(str, design.flatten().tolist())) == FROZEN_DESIGN
+
+
+@pytest.mark.parametrize(("passes", "p"), [(10, 0.1), (2, 0.1), (3, 0.3), (2, 0.7), (64, 1 / 64), (1, 0.4)])
+@pytest.mark.parametrize("first_row", [2, torch.tensor([1, 4, 5])])
+def test_designs_with_at_most_one_drop_have_the_bits_of_the_general_rule(passes, p, first_row, monkeypatch):
+    keys = pass_keys(6, 1, 0, range(40))
+    compared = latin_hypercube(keys, passes, 13, p, 3, first_row)
+    monkeypatch.setattr(masks, "_COMPARED", 0)
+    assert torch.equal(compared, latin_hypercube(keys, passes, 13, p, 3, first_row))
 
 
 FROZEN = "011111111101001110010111111011101111101111111111"

@@ -128,7 +128,8 @@ class BoundPooled(NoRefinement):
             Their moments.
         """
         numbers = range(task.first, task.first + task.count)
-        return states_beside((_state(part, task.stream, numbers) for _, part in source.parts()), source.batch.rows)
+        parts = source.parts(masks_held=False)
+        return states_beside((_state(part, task.stream, numbers) for _, part in parts), source.batch.rows)
 
     def has_estimates(self, state: PooledState | None) -> bool:
         """Whether there are any passes.

@@ -52,6 +52,7 @@ _SIGN = _signed(1 << 63)
 
 _PLACED = 1 << 18  # units of designs that are placed together: what that takes stays in the caches
 _MOST_SCRATCH = 1 << 22  # bytes
+_COMPARED = 64  # passes of a design up to which every one of them is compared with the one that is chosen
 _STRATUM = 0x73747261  # what a derived key is for: any constant that is no index of a site will do
 
 
@@ -306,6 +307,9 @@ def _place(chosen: Tensor, keys: Tensor, rare: float, first: int | Tensor) -> No
     passes, size = chosen.shape[1:]
     certain, chance = divmod(rare * passes, 1.0)
     start = passes - int(certain) - (chance > 0)
+    if start == passes - 1 and passes <= _COMPARED:
+        _place_one(chosen, keys, chance, first)
+        return
     for last in range(start, passes):
         # Floyd's sampling without replacement: a pass in 0 .. last, or ``last`` itself if taken.
         spot = _whole_number(words(derive(keys, last), size, first), last + 1)[:, None]
@@ -316,6 +320,15 @@ def _place(chosen: Tensor, keys: Tensor, rare: float, first: int | Tensor) -> No
             chosen.scatter_(1, spot, _below(words(derive(keys, passes), size, first), chance)[:, None])
         else:
             chosen.scatter_(1, spot, 1)
+
+
+def _place_one(chosen: Tensor, keys: Tensor, chance: float, first: int | Tensor) -> None:
+    """The same where there is at most one: bytes are compared with every pass, which is faster than to scatter them."""
+    passes, size = chosen.shape[1:]
+    spot = _whole_number(words(derive(keys, passes - 1), size, first), passes).to(torch.uint8)
+    if chance:
+        spot.add_(_below(words(derive(keys, passes), size, first), chance).bitwise_xor_(1), alpha=_COMPARED)
+    torch.eq(spot[:, None], torch.arange(passes, dtype=torch.uint8, device=keys.device)[:, None], out=chosen)
 
 
 def _whole_number(drawn: Tensor, count: int) -> Tensor:

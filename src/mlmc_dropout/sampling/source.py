@@ -226,18 +226,19 @@ class Source:
         parameters = model.parameters() if isinstance(model, nn.Module) else ()
         return sum(parameter.nbytes for parameter in parameters) > WORKING_SET
 
-    def parts(self, passes: int = 1) -> Iterator[tuple[slice, Source]]:
+    def parts(self, passes: int = 1, masks_held: bool = True) -> Iterator[tuple[slice, Source]]:
         """The rows in parts that fit the memory limit, a single part if rows cannot be split.
 
         Args:
             passes: Passes of each row that must fit, besides the masks and values of a task; 1 by default.
+            masks_held: Whether the masks of a whole task are drawn at once, as those of designs are.
 
         Yields:
             The rows of each part, and their source.
         """
         rows, limit = self.batch.rows, self.sampler.memory_limit
         if self.program.rows_split:
-            width, masks = self._observed, self.sampler.mask_bytes_per_row(self.program)
+            width, masks = self._observed, self.sampler.mask_bytes_per_row(self.program) if masks_held else 0
             held = _SUMS * 8 * width if self.wide else _COPIES * BLOCK * (masks + 8 * width)
             rows = self.program.footprint.rows_at_once(rows, limit, passes)
             rows = min(rows, max(1, int(limit / 2 / held)))
