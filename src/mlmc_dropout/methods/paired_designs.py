@@ -171,7 +171,8 @@ class BoundDesigns(NoRefinement):
 
     def _passes(self, source: Source, keys: Tensor, part: PreparedRows) -> list[Array]:
         """h, s², G and D of some rows and the designs named by ``keys``: each (designs · T, rows, width)."""
-        chunks = [part.passes(source, masks) for masks in source.design_chunks(keys, self.passes)]
+        drawn = source.design_chunks(keys, self.passes, part.held(source))
+        chunks = [part.passes(source, masks) for masks in drawn]
         joined = [np.concatenate(arrays) for arrays in zip(*chunks, strict=True)]
         source.check(joined[0])
         shaped = (values.reshape(len(keys), self.passes, *values.shape[1:]) for values in joined[:3])

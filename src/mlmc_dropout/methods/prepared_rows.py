@@ -15,7 +15,7 @@ from torch import Tensor
 from mlmc_dropout.methods.base import Rows
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.surrogates.linear import Expansion
-from mlmc_dropout.surrogates.linear_head import Head, whole_and_reduced_passes
+from mlmc_dropout.surrogates.linear_head import Head, held_sites, whole_and_reduced_passes
 from mlmc_dropout.surrogates.quadratic import Quadratic
 
 __all__ = ["PreparedRows", "as_array", "selected"]
@@ -107,6 +107,17 @@ class PreparedRows:
             surrogate = type(surrogate).beside([surrogate, other.surrogate])  # type: ignore[list-item]
         return replace(self, rows=slice(self.rows.start, other.rows.stop), heads=heads, surrogate=surrogate)
 
+    def held(self, source: Source) -> tuple[int, ...]:
+        """Sites whose masks need not be drawn: the heads', unless something is asked of whole passes.
+
+        Args:
+            source: The passes of these rows.
+
+        Returns:
+            Indices of the sites.
+        """
+        return held_sites(source.program, self.heads) if source.observation.plain else ()
+
     def outputs(self, source: Source, masks: Sequence[Tensor | None]) -> Tensor:
         """Passes as they are.
 
@@ -129,7 +140,7 @@ class PreparedRows:
 
         Args:
             source: The passes of these rows.
-            masks: A chunk of masks.
+            masks: A chunk of masks, those of :meth:`held` sites ``None``.
 
         Returns:
             h, s², G, and the whole passes D where features are asked of them, each (passes, rows, width).

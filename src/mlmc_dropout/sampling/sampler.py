@@ -389,6 +389,7 @@ class DropoutSampler:
         rows: int,
         first_row: int | Tensor,
         design_passes: int | None = None,
+        held: Sequence[int] = (),
     ) -> list[Tensor | None]:
         """Draw the masks of all sites; where they are few, those with one rate together.
 
@@ -398,14 +399,17 @@ class DropoutSampler:
             rows: As for :meth:`draw`.
             first_row: As for :meth:`draw`.
             design_passes: As for :meth:`draw`.
+            held: Indices of sites whose masks stay at their mean; none by default.
 
         Returns:
-            Per site what :meth:`draw` returns, or ``None`` where it is not active.
+            Per site what :meth:`draw` returns, or ``None`` where it is held or not active.
         """
         masks: list[Tensor | None] = [None] * len(program.sites)
         alike: dict[float, list[Site]] = {}
         few = len(keys) * self._mask_bytes(program, rows) <= DRAWN_TOGETHER
         for site in program.active:
+            if site.index in held:
+                continue
             if few and design_passes is None and site.law == "bernoulli" and site.splits_by_row:
                 alike.setdefault(site.p, []).append(site)
             else:

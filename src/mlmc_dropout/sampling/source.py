@@ -245,19 +245,20 @@ class Source:
         for start, stop in even_parts(self.batch.rows, rows):
             yield slice(start, stop), self.part(slice(start, stop))
 
-    def design_chunks(self, keys: Tensor, passes: int) -> Iterator[list[Tensor | None]]:
+    def design_chunks(self, keys: Tensor, passes: int, held: Sequence[int] = ()) -> Iterator[list[Tensor | None]]:
         """Draw the masks of stratified designs, in chunks that fit the memory limit.
 
         Args:
             keys: One key per design.
             passes: Passes per design; 1: independent passes.
+            held: Indices of sites whose masks are not drawn.
 
         Yields:
             Per site, masks (passes of the chunk, *mask), or ``None``.
         """
         rows = self.batch.rows
         together = passes if passes > 1 else None
-        masks = self.sampler.draw_all(self.program, keys, rows, self.row_numbers, together)
+        masks = self.sampler.draw_all(self.program, keys, rows, self.row_numbers, together, held)
         size = self._chunk_size()
         whole = 2 * passes if passes > 1 else ROWS_TOGETHER  # pairs of designs; chunks of one size can be replayed
         if size > whole and not self.chunk:

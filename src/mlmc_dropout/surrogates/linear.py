@@ -143,7 +143,7 @@ class Expansion:
         return self._contract(masks, [None if g is None else (2 * s.p - 1) * g.square() for s, g in pairs], rows)
 
     def _contract(self, masks: Sequence[Tensor | None], coefficients: Sequence[Tensor | None], rows: int) -> Tensor:
-        if all(c is None for c in coefficients):
+        if all(mask is None or c is None for mask, c in zip(masks, coefficients, strict=True)):
             passes = next(len(m) for m in masks if m is not None)
             return self.variance.new_zeros(passes, *self.variance.shape)
         return contract(self.sites, masks, coefficients, rows)

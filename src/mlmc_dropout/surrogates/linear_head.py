@@ -2,7 +2,8 @@
 
 If an output is affine in the units of its last dropout site, then, conditional on all earlier masks, its mean
 and variance over the last ones are known: with z the slope of the output in each keep bit and ξ = keep − q,
-a pass D becomes h = D − Σ z ξ, and s² = p q Σ z². So μ = E h and μ2 = E s² + Var h.
+a pass D becomes h = D − Σ z ξ, and s² = p q Σ z². So μ = E h and μ2 = E s² + Var h. Where every output is averaged over
+the masks of a site, they need not be drawn at all: h is the pass that has them at their mean.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from mlmc_dropout.sampling.sites import Site
 from mlmc_dropout.surrogates.derivatives import expandable
 from mlmc_dropout.surrogates.linear import Linearisation, SiteProbe, by_row
 
-__all__ = ["Head", "heads_of", "outputs_by_head", "reduced_passes", "whole_and_reduced_passes"]
+__all__ = ["Head", "heads_of", "held_sites", "outputs_by_head", "reduced_passes", "whole_and_reduced_passes"]
 
 _CHECKS = 2  # random passes that confirm that a head is affine
 _CHECK_ROWS = 8
@@ -70,6 +71,26 @@ def outputs_by_head(heads: Sequence[Head]) -> dict[int, Tensor]:
     return {head.site.index: head.outputs for head in heads}
 
 
+def held_sites(program: Program, heads: Sequence[Head]) -> tuple[int, ...]:
+    """Heads whose masks may stay at their mean: all outputs are averaged over them, and other masks make the passes.
+
+    Args:
+        program: The prepared model.
+        heads: Confirmed heads.
+
+    Returns:
+        Indices of their sites.
+    """
+    alone = len(program.active) == len(heads)
+    plain = [head for head in heads if not _is_alpha(head.site) and bool(head.outputs.all())]
+    return () if alone else tuple(head.site.index for head in plain)
+
+
+def _is_alpha(site: Site) -> bool:
+    """Whether dropped units become something else than 0, so that a mean mask is not the identity."""
+    return site.kind.endswith("alpha")
+
+
 def slope(site: Site, x: Tensor) -> Tensor:
     """The derivative of a site's output with respect to its keep bits, unit by unit.
 
@@ -80,7 +101,7 @@ def slope(site: Site, x: Tensor) -> Tensor:
     Returns:
         The derivative, of the shape of ``x``.
     """
-    if not site.kind.endswith("alpha"):
+    if not _is_alpha(site):
         return x * (1.0 / (1.0 - site.p))
     one = torch.ones((), dtype=x.dtype, device=x.device)
     return apply_mask(site.kind, x, one, site.p) - apply_mask(site.kind, x, one - one, site.p)
@@ -139,14 +160,15 @@ def heads_of(
 def _prove(sampler: DropoutSampler, program: Program, batch: Batch, head: Head, seed: int) -> Tensor:
     """For which outputs a head is one.
 
-    Its masks alone are redrawn: outputs must move by jacobian · slope · (change of masks), exactly.
+    Its masks alone are put to their mean, or redrawn: outputs must move by jacobian · slope · (change of masks).
     """
     part = batch[: min(batch.rows, _CHECK_ROWS)]
     rows = slice(0, part.rows)
     keys = pass_keys(seed, streams.HEAD_CHECK, 0, range(2 * _CHECKS))
     drawn = [sampler.draw(site, keys[:_CHECKS], part.rows, 0) for site in program.sites]
     redrawn = list(drawn)
-    redrawn[head.site.index] = sampler.draw(head.site, keys[_CHECKS:], part.rows, 0)
+    held = held_sites(program, [head])
+    redrawn[head.site.index] = None if held else sampler.draw(head.site, keys[_CHECKS:], part.rows, 0)
     head_of_part = [Head(head.site, head.jacobian[rows])]
     h, s2 = reduced_passes(sampler, program, part, drawn, head_of_part)
     again, _ = reduced_passes(sampler, program, part, redrawn, head_of_part)
@@ -170,7 +192,7 @@ def reduced_passes(
         sampler: The sampler of the model.
         program: The prepared model.
         batch: The inputs.
-        masks: Per site, keep bits (passes, *mask), or ``None``.
+        masks: Per site, keep bits (passes, *mask), or ``None``: held at their mean.
         heads: The heads; without any, h is the output D and s² is 0.
 
     Returns:
@@ -192,7 +214,7 @@ def whole_and_reduced_passes(
         sampler: The sampler of the model.
         program: The prepared model.
         batch: The inputs.
-        masks: Per site, keep bits (passes, *mask), or ``None``.
+        masks: Per site, keep bits (passes, *mask), or ``None``: held at their mean, see :func:`held_sites`.
         heads: The heads.
 
     Returns:
@@ -211,10 +233,10 @@ def whole_and_reduced_passes(
         s2 = torch.zeros_like(h)
         for head in heads:
             site, keep = head.site, by_site[head.site.index]
-            assert keep is not None
             z = by_row(slope(site, probe.inputs[site.index])[None], site, batch.rows)[0].to(head.jacobian.dtype)
-            xi = by_row(keep[None], site, batch.rows)[0].to(z.dtype) - (1.0 - site.p)
-            h = h - _per_row(head.jacobian, z * xi)
+            if keep is not None:
+                xi = by_row(keep[None], site, batch.rows)[0].to(z.dtype) - (1.0 - site.p)
+                h = h - _per_row(head.jacobian, z * xi)
             s2 = s2 + (site.p * (1.0 - site.p)) * _per_row(head.jacobian.square(), z.square())
         return D, h, s2
 

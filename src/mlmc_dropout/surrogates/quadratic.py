@@ -138,7 +138,8 @@ def fit_quadratic(
     Raises:
         DerivativeError: If the outputs cannot be differentiated.
     """
-    sites = [site for site in program.sites if expandable(site)]
+    every = [site for site in program.sites if expandable(site)]
+    sites = [site for site in every if not _all(averaged_out.get(site.index))] or every
     masks = _design(sampler, program, batch, samples, seed, first_row)
     gradients, cost = _gradients(sampler, program, batch, masks, averaged_out)
     scale = {site.index: math.sqrt(site.p * (1.0 - site.p)) for site in sites}
@@ -152,6 +153,11 @@ def fit_quadratic(
     directions = tuple(next(parts) / scale[s.index] if s.index in scale else None for s in program.sites)
     slope = (mean * V[..., 0]).sum(dim=-1)
     return Quadratic(program.sites, directions, slope, B, _variance(sites, mean, V, B)), cost
+
+
+def _all(outputs: Tensor | None) -> bool:
+    """Whether masks are averaged out for every output."""
+    return outputs is not None and bool(outputs.all())
 
 
 def _design(
