@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mlmc_dropout.errors import InputError
 
-__all__ = ["MomentBlock", "Moments", "merge_all", "recursive_squares", "running_moments", "slices"]
+__all__ = ["MomentBlock", "Moments", "PowerSums", "merge_all", "recursive_squares", "running_moments", "slices"]
 
 Array = NDArray[np.float64]
 
@@ -311,8 +311,8 @@ def recursive_squares(samples: ArrayLike) -> Array:
     return np.asarray(np.square(deviations) * (before / (before + 1)))
 
 
-def running_moments(chunks: Iterable[NDArray[Any]]) -> MomentBlock:
-    """The block of samples that come in chunks, too wide to be held together.
+class PowerSums:
+    """Sums of powers of samples that come in chunks, too wide to be held together.
 
     With x₀ the first sample and S_k = Σ (x − x₀)^k, the central sums follow from m = S_1/n::
 
@@ -323,29 +323,65 @@ def running_moments(chunks: Iterable[NDArray[Any]]) -> MomentBlock:
 
     Since x₀ is one of the samples, s_2 ≥ m² and s_4 ≥ m⁴: the terms that cancel are at most some n times as large as
     what is left. That costs two digits for the passes of a task, and is why this is not for any number of samples.
+    Sums are taken sample by sample, so that their bits do not depend on the chunks.
+
+    Attributes:
+        count: Number of samples n.
+        shape: Shape of a sample.
+        first: x₀, with all axes as one.
+        sums: S_1 to S_4, likewise.
+    """
+
+    def __init__(self) -> None:
+        self.count, self.shape = 0, ()
+        self.first, self.sums = np.zeros(0), [np.zeros(0)] * 4
+
+    def add(self, chunk: NDArray[Any]) -> None:
+        """Add samples.
+
+        Args:
+            chunk: Samples along the first axis, of any floating-point type.
+        """
+        columns = chunk.reshape(len(chunk), -1)
+        if not self.count:
+            self.shape, self.first = chunk.shape[1:], columns[0].astype(np.float64)
+            self.sums = [np.zeros(self.first.shape) for _ in range(4)]
+        self.count += len(columns)
+        for part in self.parts():
+            _add_powers(columns[:, part], self.first[part], *(total[part] for total in self.sums))
+
+    def parts(self) -> Iterator[slice]:
+        """Components in slices that stay in the processor's caches."""
+        return slices(self.first.size, _COMPONENTS)
+
+    def block(self) -> MomentBlock:
+        """The moments; the sums are used up.
+
+        Returns:
+            The block of all samples.
+        """
+        for part in self.parts():
+            _centre(self.count, self.first[part], *(total[part] for total in self.sums))
+        return MomentBlock(self.count, *(values.reshape(self.shape) for values in (self.first, *self.sums[1:])))
+
+
+def running_moments(chunks: Iterable[NDArray[Any]]) -> MomentBlock:
+    """The block of samples that come in chunks, see :class:`PowerSums`.
 
     Args:
         chunks: Samples along the first axis, of any floating-point type; at least one sample in all.
 
     Returns:
-        The block. Sums are taken sample by sample, so that its bits do not depend on the chunks.
+        The block.
 
     Examples:
         >>> running_moments([np.array([[1.0], [2.0]]), np.array([[4.0], [9.0]])]).variance
         array([12.66666667])
     """
-    count, shape, first, sums = 0, (), np.zeros(0), [np.zeros(0)] * 4
+    sums = PowerSums()
     for chunk in chunks:
-        columns = chunk.reshape(len(chunk), -1)
-        if not count:
-            shape, first = chunk.shape[1:], columns[0].astype(np.float64)
-            sums = [np.zeros_like(first) for _ in range(4)]
-        count += len(columns)
-        for part in slices(first.size, _COMPONENTS):
-            _add_powers(columns[:, part], first[part], *(total[part] for total in sums))
-    for part in slices(first.size, _COMPONENTS):
-        _centre(count, first[part], *(total[part] for total in sums))
-    return MomentBlock(count, *(values.reshape(shape) for values in (first, *sums[1:])))
+        sums.add(chunk)
+    return sums.block()
 
 
 def _add_powers(samples: NDArray[Any], first: Array, s1: Array, s2: Array, s3: Array, s4: Array) -> None:

@@ -19,15 +19,13 @@ designs has the variance Var[u − β u_G]/R, and the skewness of u − u_G tell
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mlmc_dropout.groups import GroupBlock
-from mlmc_dropout.methods.states import from_blocks, merge_states, states_beside, to_blocks
+from mlmc_dropout.methods.states import merge_states
 from mlmc_dropout.moments import MomentBlock, recursive_squares
 
 __all__ = [
@@ -36,7 +34,6 @@ __all__ = [
     "Joint",
     "Summary",
     "coefficients",
-    "fold_designs",
     "state_of_designs",
     "summary",
 ]
@@ -234,48 +231,6 @@ def state_of_designs(D: Array, s2: Array, G: Array | None, known: Array | float,
         _half(v, c, pair % 2 == 0),
         _half(v, c, pair % 2 == 1),
     )
-
-
-def fold_designs(designs: Iterable[MomentBlock], first: int) -> DesignState:
-    """The state of designs of plain passes that come one by one, and are not kept.
-
-    Components are worked through in small parts, whose arrays stay in the processor's caches.
-
-    Args:
-        designs: The moments of the passes of each design.
-        first: The number of the first design.
-
-    Returns:
-        Their moments, as :func:`state_of_designs` finds them up to rounding.
-    """
-    shape: tuple[int, ...] = ()
-    states: dict[int, DesignState] = {}
-    earlier: dict[int, Array] = {}  # the mean of the designs so far
-    for number, design in enumerate(designs, first):
-        shape = design.mean.shape
-        for index, part in enumerate(design.parts()):
-            one = _state_of_one(number, number - first, part, earlier.get(index))
-            states[index] = merge_states(states.get(index), one)
-            earlier[index] = earlier.get(index, 0.0) + (part.mean - earlier.get(index, 0.0)) / (number - first + 1)
-        del design, part, one  # before the next one is made
-    joined = to_blocks(states_beside(states.values(), math.prod(shape)))
-    moments = {name: block.reshape(shape) for name, block in joined.items() if isinstance(block, MomentBlock)}
-    return from_blocks(DesignState, moments)
-
-
-def _state_of_one(number: int, before: int, design: MomentBlock, earlier: Array | None) -> DesignState:
-    """The state of a single design that comes after others, whose mean is given."""
-    zeros = np.zeros(design.mean.shape)
-
-    def single(value: Array) -> Joint:
-        return Joint(MomentBlock(1, value, zeros))
-
-    own, estimates = design.s2 / design.count, None
-    if earlier is not None:
-        estimates = single(own + np.square(design.mean - earlier) * (before / (before + 1)))
-    half = HalfState(single(own), single(design.mean), estimates=estimates)
-    halves = (None, half) if number // 2 % 2 else (half, None)
-    return DesignState(design, MomentBlock(design.count, zeros, zeros), even=halves[0], odd=halves[1])
 
 
 def _half(v: _Parts, c: _Parts | None, mine: NDArray[np.bool_]) -> HalfState | None:

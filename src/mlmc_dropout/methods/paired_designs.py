@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +24,12 @@ from torch import Tensor
 from mlmc_dropout.groups import GroupBlock
 from mlmc_dropout.methods.base import Estimates, LevelEstimate, Method, NoRefinement, Rows, Task, blocks
 from mlmc_dropout.methods.design_length import MIN_PAIRS, MIN_PASSES
-from mlmc_dropout.methods.designs import DesignState, Summary, fold_designs, state_of_designs, summary
+from mlmc_dropout.methods.designs import DesignState, Summary, state_of_designs, summary
 from mlmc_dropout.methods.prepared_rows import PreparedRows, as_array, selected
-from mlmc_dropout.methods.running import running
+from mlmc_dropout.methods.running import main_numbers, means_of
 from mlmc_dropout.methods.states import Block, from_blocks, states_beside
 from mlmc_dropout.methods.tails import Trust, student_factor, trust, widened_for_scale, widened_for_skewness
-from mlmc_dropout.moments import MomentBlock
+from mlmc_dropout.methods.wide_designs import fold_designs
 from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.memory import return_freed_memory
 from mlmc_dropout.sampling.source import BLOCK, Source
@@ -139,7 +140,7 @@ class BoundDesigns(NoRefinement):
         rows = part.of(source)
         if source.wide and not part.heads and part.surrogate is None:
             groups: list[GroupBlock] = []
-            state = fold_designs(self._moments(rows, keys, part, task.first, groups), task.first)
+            state = fold_designs(self._wide_designs(rows, keys, part, task.first, groups), task.first)
             return replace(state, features=groups[0] if groups else None)
         h, s2, G, D = self._passes(rows, keys, part)
         h, features = self._observed(rows, h, D, task.first)
@@ -150,19 +151,19 @@ class BoundDesigns(NoRefinement):
         known = as_array(part.surrogate.variance)
         return replace(state_of_designs(h, s2, G, known, task.first), features=features)
 
-    def _moments(
+    def _wide_designs(
         self, source: Source, keys: Tensor, part: PreparedRows, first: int, groups: list[GroupBlock]
-    ) -> Iterator[MomentBlock]:
-        """Moments of one design after the other; their features are merged into the only entry of ``groups``."""
+    ) -> Iterator[Iterator[NDArray[Any]]]:
+        """The passes of one design after the other; their features are merged into the only entry of ``groups``."""
         return_freed_memory()
         for design, key in enumerate(keys.split(1), first):
             chunks = source.design_chunks(key, self.passes)
             outputs = (source.as_numpy(part.outputs(source, masks)) for masks in chunks)
-            moments, found = running(source, outputs, 0, groups=1)
-            if found is not None:
+            seen: list[GroupBlock] = []
+            yield main_numbers(source, outputs, 0, 1, seen)
+            for found in map(means_of, seen):
                 groups[:] = groups or [_empty(found, source.groups)]
                 _add_design(groups[0], found, design % source.groups)
-            yield moments
 
     def _group_of(self, means: Array, first: int, groups: int) -> GroupBlock:
         """Features of whole designs, every design in one group, counted by their passes."""

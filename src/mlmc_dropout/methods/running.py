@@ -12,7 +12,7 @@ from mlmc_dropout.groups import GroupBlock
 from mlmc_dropout.moments import MomentBlock, running_moments
 from mlmc_dropout.sampling.source import Source
 
-__all__ = ["running"]
+__all__ = ["main_numbers", "means_of", "running"]
 
 
 def running(
@@ -29,22 +29,37 @@ def running(
     Returns:
         The moments, and the groups, if features are asked. Bits do not depend on the chunks.
     """
-    if source.observation.plain:
-        return running_moments(chunks), None
     seen: list[GroupBlock] = []
+    moments = running_moments(main_numbers(source, chunks, first, groups, seen))
+    return moments, means_of(seen[0]) if seen else None
 
-    def mains() -> Iterator[NDArray[Any]]:
-        number = first
-        for chunk in chunks:
-            for one in np.split(chunk, len(chunk)):
-                main, features = source.observe(one.astype(np.float64))
-                if features is not None:
-                    _add(seen, features[0], number, groups)
-                number += 1
-                yield main
 
-    moments = running_moments(mains())
-    return moments, _means(seen[0]) if seen else None
+def main_numbers(
+    source: Source, chunks: Iterable[NDArray[Any]], first: int, groups: int, seen: list[GroupBlock]
+) -> Iterator[NDArray[Any]]:
+    """What moments are taken of; features are added up on the way.
+
+    Args:
+        source: The passes of some rows.
+        chunks: Their outputs, (passes, rows, width).
+        first: Number of the first pass, which decides on its group.
+        groups: Number of groups.
+        seen: Becomes a list of the sums of features, if any are asked; see :func:`means_of`.
+
+    Yields:
+        Main numbers, (passes, rows, main width).
+    """
+    if source.observation.plain:
+        yield from chunks
+        return
+    number = first
+    for chunk in chunks:
+        for one in np.split(chunk, len(chunk)):
+            main, features = source.observe(one.astype(np.float64))
+            if features is not None:
+                _add(seen, features[0], number, groups)
+            number += 1
+            yield main
 
 
 def _add(seen: list[GroupBlock], features: NDArray[np.float64], number: int, groups: int) -> None:
@@ -55,7 +70,15 @@ def _add(seen: list[GroupBlock], features: NDArray[np.float64], number: int, gro
     seen[0].means[number % groups] += features
 
 
-def _means(sums: GroupBlock) -> GroupBlock:
+def means_of(sums: GroupBlock) -> GroupBlock:
+    """Sums in groups, turned into means in place.
+
+    Args:
+        sums: Counts and sums.
+
+    Returns:
+        Counts and means.
+    """
     means = sums.means
     means /= np.maximum(sums.counts, 1)[:, None, None]
     return GroupBlock(sums.counts, means)
