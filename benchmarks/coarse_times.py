@@ -17,7 +17,7 @@ from torch import nn
 
 import mlmc_dropout as md
 from mlmc_dropout.methods.base import Task
-from mlmc_dropout.methods.coarse_level import CoarseRows, coarse_features
+from mlmc_dropout.methods.coarse_rows import CoarseRows, coarse_features
 from mlmc_dropout.methods.coarse_time import times
 from mlmc_dropout.methods.pooled import Pooled
 from mlmc_dropout.quantities.questions import questions_for

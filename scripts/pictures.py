@@ -212,7 +212,7 @@ BOXES = {  # folder or file: (left, bottom, what it does, colour)
     "runtime/run.py ": (3.4, 1.5, "merge in order, summarise", GREY),
     "stopping/": (0.0, 1.5, "met? how many more?", ORANGE),
     "runtime/collector.py": (0.0, 0.0, "all batches, one result", GREY),
-    "result.py": (3.4, 0.0, "estimates, standard errors", BLUE),
+    "result/": (3.4, 0.0, "estimates, standard errors", BLUE),
     "report/, cli/": (6.8, 0.0, "pages, files, tables", GREY),
     "runtime/checkpoint.py": (10.2, 0.0, "the merged state, on disk", GREY),
 }
@@ -225,8 +225,8 @@ ARROWS = (  # from, to, label
     ("runtime/executors.py", "runtime/run.py ", ""),
     ("runtime/run.py ", "stopping/", ""),
     ("stopping/", "runtime/collector.py", "enough"),
-    ("runtime/collector.py", "result.py", ""),
-    ("result.py", "report/, cli/", ""),
+    ("runtime/collector.py", "result/", ""),
+    ("result/", "report/, cli/", ""),
 )
 
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from mlmc_dropout.quantities.storage import columns
-from mlmc_dropout.result import Result, leaves
+from mlmc_dropout.result import Result
+from mlmc_dropout.result.arrays import leaves
 
 __all__ = ["METHODS", "Shuffled", "digest", "small"]
 

@@ -14,7 +14,7 @@ from torch import nn
 
 import mlmc_dropout as md
 from mlmc_dropout.errors import InputError, MissingExtraError, ResultFileError
-from mlmc_dropout.result import variance_rates
+from mlmc_dropout.result.text import variance_rates
 from testing.core_oracle import INPUT, tiny_network, truth
 
 X = torch.linspace(0, 1, 3, dtype=torch.float64)[:, None]

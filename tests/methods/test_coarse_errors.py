@@ -8,7 +8,8 @@ import torch
 
 from mlmc_dropout.methods import coarse_level
 from mlmc_dropout.methods.coarse_errors import LevelErrors, next_counts
-from mlmc_dropout.methods.coarse_level import CoarseLevel, Fitted, level_errors
+from mlmc_dropout.methods.coarse_fit import Fitted, level_errors
+from mlmc_dropout.methods.coarse_level import CoarseLevel
 from mlmc_dropout.quantities.questions import questions_for
 from mlmc_dropout.stopping.rows import Needs, aimed_at
 from testing.exact_quantities import INPUT, small_net

@@ -10,8 +10,9 @@ from torch import nn
 import mlmc_dropout as md
 from mlmc_dropout.methods import auto, coarse_level, coarse_pilot
 from mlmc_dropout.methods.auto import Auto
-from mlmc_dropout.methods.coarse_level import DESIGN, CoarseLevel, CoarseRows, coarse_features
+from mlmc_dropout.methods.coarse_level import CoarseLevel
 from mlmc_dropout.methods.coarse_pilot import SHARE, affordable_coarse_look, coarse_look
+from mlmc_dropout.methods.coarse_rows import DESIGN, CoarseRows, coarse_features
 from mlmc_dropout.methods.coarse_time import times
 from mlmc_dropout.methods.pooled import Pooled
 from mlmc_dropout.quantities.questions import questions_for

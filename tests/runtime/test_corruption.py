@@ -46,8 +46,8 @@ def test_the_check_of_corruptions_sees_a_result_that_changed(good, monkeypatch):
             arrays = dict(file)
         return json.loads(str(arrays.pop("header"))), arrays
 
-    monkeypatch.setattr("mlmc_dropout.result.read_archive", unchecked)
-    monkeypatch.setattr("mlmc_dropout.result._check_contents", lambda *_: None)
+    monkeypatch.setattr("mlmc_dropout.result.loading.read_archive", unchecked)
+    monkeypatch.setattr("mlmc_dropout.result.loading._check_contents", lambda *_: None)
     found = Counter(outcome for file, outcome in good.outcomes("structural", 120) if file.startswith("result"))
     assert set(found) - {"refused", "same"}
 

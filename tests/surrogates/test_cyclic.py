@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from mlmc_dropout.methods.coarse_level import CoarseRows
+from mlmc_dropout.methods.coarse_rows import CoarseRows
 from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.surrogates.cyclic import SAMPLES, _of_rate, _patterns, cyclic_values
 from mlmc_dropout.surrogates.linear import contract, linearise

@@ -14,7 +14,8 @@ from mlmc_dropout.report.formats import passes, short
 from mlmc_dropout.report.names import component_names
 from mlmc_dropout.report.numbers import average, matrix
 from mlmc_dropout.report.predictions import Predictions, passes_to_settle, predictions
-from mlmc_dropout.result import SETTLED, Result
+from mlmc_dropout.result import Result
+from mlmc_dropout.result.text import SETTLED
 
 __all__ = ["quantity_summary", "quantity_tables"]
 

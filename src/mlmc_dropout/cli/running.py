@@ -19,7 +19,9 @@ from mlmc_dropout.errors import InputError, MissingExtraError, did_you_mean
 from mlmc_dropout.report.folder import write_somewhere
 from mlmc_dropout.report.formats import passes, short
 from mlmc_dropout.report.names import component_names
-from mlmc_dropout.result import Result, Status, leaves, passes_in_words, plain_passes
+from mlmc_dropout.result import Result, Status
+from mlmc_dropout.result.arrays import leaves
+from mlmc_dropout.result.text import passes_in_words, plain_passes
 
 __all__ = [
     "check_method",

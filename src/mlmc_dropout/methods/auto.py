@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from mlmc_dropout.methods.base import Method
-from mlmc_dropout.methods.coarse_level import coarse_cost
 from mlmc_dropout.methods.coarse_pilot import affordable_coarse_look, coarse_look, fits_memory, outputs_that_matter
+from mlmc_dropout.methods.coarse_rows import coarse_cost
 from mlmc_dropout.methods.coarse_time import time_of_sample
 from mlmc_dropout.methods.control_variate import GRADIENT_MASKS, ControlVariate, affordable
 from mlmc_dropout.methods.design_length import SHORT, UNKNOWN_BUDGET, preparation_cost

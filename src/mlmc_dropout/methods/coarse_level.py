@@ -20,47 +20,40 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from mlmc_dropout.groups import GroupBlock
-from mlmc_dropout.methods.base import Estimates, LevelEstimate, NoRefinement, OneStage, Rows, Task, blocks
-from mlmc_dropout.methods.coarse_errors import LevelErrors, next_counts
-from mlmc_dropout.methods.designs import Joint, coefficients
-from mlmc_dropout.methods.prepared_rows import PreparedRows, as_array, selected
-from mlmc_dropout.methods.states import Block, from_blocks, merge_states, states_beside
-from mlmc_dropout.methods.tails import Trust, trust, widened_for_tails
+from mlmc_dropout.methods.base import Estimates, NoRefinement, OneStage, Rows, Task, blocks
+from mlmc_dropout.methods.coarse_errors import next_counts
+from mlmc_dropout.methods.coarse_fit import (
+    FEWEST_DESIGNS,
+    LEAST_DESIGNS,
+    MIN_PASSES,
+    CoarseState,
+    Fitted,
+    coarse_trust,
+    level_errors,
+    level_estimates,
+)
+from mlmc_dropout.methods.coarse_rows import DESIGN, CoarseRows, both_levels, coarse_cost, coarse_features
+from mlmc_dropout.methods.designs import Joint
+from mlmc_dropout.methods.prepared_rows import selected
+from mlmc_dropout.methods.states import Block, from_blocks, states_beside
+from mlmc_dropout.methods.tails import widened_for_tails
 from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.quantities.jackknife import jackknife, plug_in
 from mlmc_dropout.quantities.questions import Observation
 from mlmc_dropout.sampling import streams
-from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.source import BLOCK, Source
 from mlmc_dropout.stopping.goal import Goal
 from mlmc_dropout.stopping.rows import Needs
-from mlmc_dropout.surrogates.cyclic import SAMPLES, cyclic_values, operations_per_sample
-from mlmc_dropout.surrogates.linear import (
-    PASSES_OF_A_GRADIENT,
-    Expansion,
-    Linearisation,
-    expansion_of,
-    linearise,
-    pass_operations,
-)
+from mlmc_dropout.surrogates.linear import PASSES_OF_A_GRADIENT, linearise
 
-__all__ = ["BoundCoarseLevel", "CoarseLevel", "CoarseState", "coarse_cost", "coarse_features"]
+__all__ = ["BoundCoarseLevel", "CoarseLevel"]
 
 Array = NDArray[np.float64]
 
-DESIGN = SAMPLES  # coarse samples of a design
-MIN_PASSES = 16  # for groups that tell a standard error
-LEAST_DESIGNS = 32  # one for every group
-FEWEST_DESIGNS = 8  # where those would take most of the passes: fewer groups, and wider standard errors
 _TASK = 1024  # coarse samples of a task
-_ALIKE = 12.0  # passes' worth of belief that a feature has the coefficient of all
-_PER_OUTPUT = 40.0  # reading an output, in operations of a matrix product
-_LEAST_COST = 0.001  # of a coarse sample: nothing is free
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,184 +117,6 @@ class CoarseLevel(OneStage):
         observation = source.observation.squared()
         cost = coarse_cost(source, self.outputs)
         return BoundCoarseLevel(self, tuple(parts), cost, self.overhead + max(costs), observation)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CoarseRows:
-    """The coarse level of some rows.
-
-    Attributes:
-        passes: What passes and their companions G are computed with.
-        centre: Outputs at the mean mask, (rows, width).
-        outputs: Indices of the outputs that are expanded; ``None``: all.
-    """
-
-    passes: PreparedRows
-    centre: Tensor
-    outputs: tuple[int, ...] | None = None
-
-    @classmethod
-    def of(
-        cls, rows: slice, source: Source, slopes: Linearisation, outputs: tuple[int, ...] | None = None
-    ) -> CoarseRows:
-        """From derivatives.
-
-        Args:
-            rows: Which rows of the batch.
-            source: Their passes.
-            slopes: Their derivatives.
-            outputs: Indices of the outputs that were differentiated; ``None``: all.
-
-        Returns:
-            The coarse level.
-        """
-        expansion, centre = expansion_of(source.program, slopes), slopes.at_mean
-        if source.sampler.masks == "shared":
-            expansion, centre = expansion.units_first(), centre.t().contiguous().t()
-        return cls(PreparedRows(rows, (), expansion), centre, outputs)
-
-    def values(self, G: Tensor) -> Tensor:
-        """The coarse level S from the expansion G.
-
-        Args:
-            G: Of the outputs that are expanded, (samples, rows, outputs).
-
-        Returns:
-            All outputs, (samples, rows, width).
-        """
-        centre = self.centre.to(G)
-        if self.outputs is None:
-            return G + centre  # in this order: laid out as G is
-        S = centre.expand(len(G), -1, -1).clone()
-        S[..., list(self.outputs)] += G
-        return S
-
-    def origin(self, observation: Observation) -> Array:
-        """The main numbers at the mean mask.
-
-        Args:
-            observation: What is observed.
-
-        Returns:
-            Them, (rows, main width).
-        """
-        plain = replace(observation, questions=(), with_squares=False)
-        main, _ = plain.observe(self.centre.double().cpu()[None], are_passes=False)
-        return np.asarray(main[0].numpy())
-
-    @property
-    def rows(self) -> slice:
-        """Which rows of the batch."""
-        return self.passes.rows
-
-    def select(self, rows: Rows, start: int) -> CoarseRows:
-        """The coarse level of some of these rows.
-
-        Args:
-            rows: Places among these rows.
-            start: Place of the first of them in the batch that is made of the rows selected.
-
-        Returns:
-            The same of these rows.
-        """
-        places = torch.from_numpy(np.asarray(rows, dtype=np.int64)).to(self.centre.device)
-        centre = self.centre.t().index_select(1, places).t()  # laid out as it is
-        return CoarseRows(self.passes.select(rows, start), centre, self.outputs)
-
-    def joins(self, other: CoarseRows) -> bool:
-        """Whether the rows after these can be computed together with them.
-
-        Args:
-            other: The coarse level of the rows after these.
-        """
-        return self.passes.joins(other.passes)
-
-    def joined(self, other: CoarseRows) -> CoarseRows:
-        """The coarse level of these rows and of those after them.
-
-        Args:
-            other: The coarse level of the rows after these.
-
-        Returns:
-            The joint one.
-        """
-        return CoarseRows(self.passes.joined(other.passes), torch.cat([self.centre, other.centre]), self.outputs)
-
-    @property
-    def expansion(self) -> Expansion:
-        """G as a function of the masks."""
-        assert isinstance(self.passes.surrogate, Expansion)
-        return self.passes.surrogate
-
-
-@dataclass(frozen=True, slots=True)
-class CoarseState:
-    """What is carried of passes and coarse samples.
-
-    Attributes:
-        passes: The main numbers of passes.
-        rest: The same less those of the coarse level.
-        fine: Features of passes, φ(D).
-        companion: Features of the coarse level at the same masks, φ(S).
-        coarse: Features of further coarse samples.
-        designs: The main numbers of these, averaged over designs.
-        even: φ(D) and φ(S) of passes with even numbers, together.
-        odd: The same of the others.
-    """
-
-    passes: MomentBlock | None = None
-    rest: MomentBlock | None = None
-    fine: GroupBlock | None = None
-    companion: GroupBlock | None = None
-    coarse: GroupBlock | None = None
-    designs: MomentBlock | None = None
-    even: Joint | None = None
-    odd: Joint | None = None
-
-
-def coarse_cost(source: Source, outputs: tuple[int, ...] | None = None) -> float:
-    """What a coarse sample costs beside a pass, by their floating-point operations.
-
-    Args:
-        source: The passes of the inputs.
-        outputs: Indices of the outputs that are expanded; ``None``: all.
-
-    Returns:
-        c_0, in passes; 1 where the operations of a pass cannot be counted.
-    """
-    width, active = source.program.structure.width, source.program.active
-    units, rates = sum(site.units for site in active), len({site.p for site in active})
-    alike = source.batch.rows if source.sampler.masks == "shared" else 1
-    operations = pass_operations(source.sampler, source.program, source.batch)
-    expanded = width if outputs is None else len(outputs)
-    spent = operations_per_sample(units, expanded, rates, alike) + _PER_OUTPUT * width
-    return float(np.clip(spent / operations, _LEAST_COST, 1.0)) if operations else 1.0
-
-
-def coarse_features(
-    source: Source, rows: CoarseRows, observation: Observation, designs: NDArray[np.int64], stream: int
-) -> Array:
-    """Features of the coarse level, averaged over cyclic designs of masks.
-
-    Args:
-        source: The passes of these rows.
-        rows: Their coarse level.
-        observation: What is observed.
-        designs: Numbers of the designs.
-        stream: Number of the random stream.
-
-    Returns:
-        Means over designs, (designs, rows, features).
-    """
-    found = []
-    locations = None if source.locations is None else torch.from_numpy(source.locations)
-    origin = torch.from_numpy(rows.origin(observation))
-    for G in cyclic_values(source, rows.expansion, pass_keys(source.seed, stream, designs, 0)):
-        S = rows.values(G.double())  # as passes are: rounding must not tell the two levels apart
-        _, features = observation.observe(S.cpu(), locations, are_passes=False, origin=origin, together=DESIGN)
-        assert features is not None
-        found.append(features.numpy())
-    return observation.put_in_place(np.concatenate(found))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -432,7 +247,8 @@ class BoundCoarseLevel(NoRefinement):
         return CoarseState(coarse=GroupBlock.of(means, task.first, source.groups), designs=MomentBlock.of(main))
 
     def _fine(self, source: Source, task: Task, part: CoarseRows) -> CoarseState:
-        main, of_D, main_S, of_S = self.both_levels(source, range(task.first, task.first + task.count), part)
+        numbers = range(task.first, task.first + task.count)
+        main, of_D, main_S, of_S = both_levels(source, part, self.observation, numbers)
         even = slice(task.first % 2, None, 2)
         odd = slice(1 - task.first % 2, None, 2)
         return CoarseState(
@@ -445,32 +261,6 @@ class BoundCoarseLevel(NoRefinement):
             Joint.of(of_D[even], of_S[even]),
             Joint.of(of_D[odd], of_S[odd]),
         )
-
-    def both_levels(self, source: Source, numbers: range, part: CoarseRows, stream: int = 0) -> list[Array]:
-        """Passes and the coarse level at the same masks.
-
-        Args:
-            source: The passes of some rows.
-            numbers: Which passes.
-            part: The coarse level of these rows.
-            stream: Number of the random stream.
-
-        Returns:
-            Main numbers and features of passes, and of the coarse level: four arrays (passes, rows, …).
-        """
-        keys = pass_keys(source.seed, stream, 0, np.asarray(numbers))
-        chunks = list(source.design_chunks(keys, 1))
-        D = np.concatenate([as_array(part.passes.outputs(source, masks)) for masks in chunks])
-        source.check(D)
-        # The expansion of all passes at once: how its sums are rounded must not depend on the chunks.
-        masks = [None if site[0] is None else torch.cat(site) for site in zip(*chunks, strict=True)]
-        S = part.values(part.expansion.values(masks, source.batch.rows).double()).cpu().numpy()
-        locations = None if source.locations is None else torch.from_numpy(source.locations)
-        origin = torch.from_numpy(part.origin(self.observation))
-        levels = ((D, True), (S, False))
-        seen = [self.observation.observe(torch.from_numpy(v), locations, passes, origin) for v, passes in levels]
-        main, of_D, main_S, of_S = (array.numpy() for pair in seen for array in pair if array is not None)
-        return [main, of_D, main_S, self.observation.put_in_place(of_S)]
 
     # ------------------------------------------------------------------------------ states
 
@@ -531,10 +321,10 @@ class BoundCoarseLevel(NoRefinement):
             mean_stderr,
             variance_stderr,
             cost,
-            levels=tuple(self._levels(state, mean_stderr, variance_stderr, done)),
+            levels=tuple(level_estimates(state, mean_stderr, variance_stderr, cost, self.coarse_cost)),
             notes=tuple(self._notes(done)),
             overhead=self.overhead,
-            trust=_trust(state, variance, mean_stderr, variance_stderr),
+            trust=coarse_trust(state, variance, mean_stderr, variance_stderr),
             groups=plain,
             freedom=None if errors is None else errors.freedom,
             variance_freedom=float(len(groups.counts) - 1),
@@ -551,121 +341,3 @@ class BoundCoarseLevel(NoRefinement):
             f"{done['designs'] * DESIGN} samples of the expansion, put through the same softmax, went with "
             f"{done['fine']} passes; one costs {self.coarse_cost:.2g} of a pass."
         )
-
-    def _levels(
-        self, state: CoarseState, mean_stderr: Array, variance_stderr: Array, done: Mapping[str, int]
-    ) -> Iterator[LevelEstimate]:
-        assert state.passes is not None and state.rest is not None and state.coarse is not None
-        both: Joint = merge_states(state.even, state.odd)
-        width, cost, coarse = self.observation.main.width, float(done["passes"]), state.coarse
-        assert both.c is not None
-        main = both.c.mean[:, :width], both.c.variance[:, :width]
-        unknown = np.full_like(main[0], np.nan)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            gain = state.passes.variance / cost / np.square(mean_stderr)
-            fourth = state.passes.fourth - np.square(state.passes.variance)
-            gain_V = fourth / cost / np.square(variance_stderr)
-            correlation = np.sqrt(np.clip(1 - state.rest.variance / state.passes.variance, 0, 1))
-        size = coarse.count * DESIGN
-        yield LevelEstimate("coarse", 0, size, size * self.coarse_cost, *main, unknown, main[1], unknown, unknown)
-        yield LevelEstimate(
-            "correction",
-            1,
-            state.rest.count,
-            state.rest.count * (1 + self.coarse_cost),
-            state.rest.mean,
-            state.rest.variance,
-            state.rest.kurtosis,
-            state.passes.variance,
-            fourth,
-            state.passes.kurtosis,
-            correlation=correlation,
-            gain=gain,
-            gain_V=gain_V,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """Both levels in groups, all of which have samples, and how much of the coarse level is taken.
-
-    Attributes:
-        fine: Features of passes.
-        companion: Those of the coarse level at the same masks.
-        coarse: Those of further coarse samples.
-        betas: Coefficients of even and of odd groups, each from the other half of the passes.
-    """
-
-    fine: GroupBlock
-    companion: GroupBlock
-    coarse: GroupBlock
-    betas: tuple[Array, Array]
-
-    @classmethod
-    def of(cls, state: CoarseState) -> Fitted:
-        """From all that is carried.
-
-        Args:
-            state: Both levels.
-
-        Returns:
-            The levels and their coefficients.
-        """
-        assert state.fine is not None and state.companion is not None and state.coarse is not None
-        levels = [state.fine, state.companion, state.coarse]
-        while len(levels[0].counts) > 2 and any((level.counts == 0).any() for level in levels):
-            levels = [level.coarser() for level in levels]
-        assert state.even is not None and state.odd is not None
-        passes = state.even.v.count + state.odd.v.count
-        from_even, from_odd = (_coefficient(half, levels[2], passes) for half in (state.even, state.odd))
-        fine, companion, coarse = levels
-        return cls(fine, companion, coarse, (from_odd, from_even))
-
-    @property
-    def combined(self) -> GroupBlock:
-        """Features of both levels together: E_k = φ(D)_k − β (φ(S)_k − coarse_k) for every group k of passes."""
-        beta = np.where((np.arange(len(self.fine.counts)) % 2 == 0)[:, None, None], *self.betas)
-        return GroupBlock(self.fine.counts, self.fine.means - beta * (self.companion.means - self.coarse.means))
-
-
-def level_errors(state: CoarseState, fitted: Fitted) -> LevelErrors | None:
-    """Squared standard errors of the mean, level by level.
-
-    Args:
-        state: Both levels.
-        fitted: The same in groups.
-
-    Returns:
-        The errors; ``None`` where there are too few designs to tell, or in states of earlier versions.
-    """
-    designs, rest = state.designs, state.rest
-    if designs is None or rest is None or designs.count < FEWEST_DESIGNS or rest.count < 2:
-        return None
-    assert state.even is not None and state.odd is not None
-    counts = fitted.fine.counts, fitted.coarse.counts
-    return LevelErrors.of((state.even, state.odd), fitted.betas, counts, rest, designs)
-
-
-def _coefficient(half: Joint, coarse: GroupBlock, passes: int) -> Array:
-    """β from one half of the passes alone: what the other half has to do with it would be a bias."""
-    assert half.c is not None
-    found, _ = coefficients(half, np.nan_to_num(half.c.variance), 1.0, _ALIKE)
-    return found / (1.0 + _coarse_noise(half.c, coarse, passes))
-
-
-def _coarse_noise(companion: MomentBlock, coarse: GroupBlock, passes: int) -> float:
-    """Variance of the mean over coarse samples, over that of the mean over as many of them as there are passes."""
-    K = len(coarse.counts)
-    of_means = coarse.means.var(axis=0, ddof=1).sum() / K if K > 1 else 0.0
-    alone = float(companion.variance.sum()) / passes
-    return float(of_means / alone) if alone > 0 else 0.0
-
-
-def _trust(state: CoarseState, variance: Array, mean_stderr: Array, variance_stderr: Array) -> Trust:
-    """What passes, and what the coarse level leaves of them, say about their tails."""
-    assert state.passes is not None and state.rest is not None
-    rest = trust(state.rest, are_outputs=False)
-    whole = trust(state.passes) & Trust(rest.mean, rest.mean)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = mean_stderr / np.sqrt(variance), variance_stderr / variance
-    return whole.where_it_matters(*share)

@@ -8,16 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mlmc_dropout.methods.coarse_level import (
-    DESIGN,
-    LEAST_DESIGNS,
-    MIN_PASSES,
-    BoundCoarseLevel,
-    CoarseLevel,
-    CoarseRows,
-    coarse_cost,
-    coarse_features,
-)
+from mlmc_dropout.methods.coarse_fit import LEAST_DESIGNS, MIN_PASSES
+from mlmc_dropout.methods.coarse_level import CoarseLevel
+from mlmc_dropout.methods.coarse_rows import DESIGN, CoarseRows, both_levels, coarse_cost, coarse_features
 from mlmc_dropout.methods.coarse_time import time_of_sample
 from mlmc_dropout.sampling import streams
 from mlmc_dropout.sampling.source import Source
@@ -259,8 +252,7 @@ def _moments_of(source: Source, size: LookSize, outputs: tuple[int, ...] | None)
     slopes = linearise(source.sampler, source.program, source.batch, outputs)
     part = CoarseRows.of(slice(0, source.batch.rows), source, slopes, outputs)
     observation = source.observation.squared()
-    bound = BoundCoarseLevel(CoarseLevel(), (part,), 0.0, 0.0, observation)
-    D, _, S, _ = bound.both_levels(source, range(size.passes), part, streams.PILOT)
+    D, _, S, _ = both_levels(source, part, observation, range(size.passes), streams.PILOT)
     designs = coarse_features(source, part, observation, np.arange(size.designs), streams.PILOT + 1)
     width, centre = observation.main.width, D.mean(axis=0)
     first, second = designs[..., :width], designs[..., width : 2 * width]

@@ -18,7 +18,7 @@ from mlmc_dropout.report.names import place
 from mlmc_dropout.report.numbers import Matrices, average, matrix
 from mlmc_dropout.report.pictures import input_name, output_names
 from mlmc_dropout.report.predictions import Predictions, passes_to_settle, predictions
-from mlmc_dropout.result import SETTLED
+from mlmc_dropout.result.text import SETTLED
 
 __all__ = ["certainty"]
 

@@ -13,7 +13,8 @@ from mlmc_dropout.report.formats import passes, short, with_error
 from mlmc_dropout.report.numbers import Comparison, Matrices, average, matrix
 from mlmc_dropout.report.predictions import Predictions
 from mlmc_dropout.report.svg import MOST_POINTS, NARROW, WIDE, Axis, Chart, Size, bars, bars_with_errors, is_wide
-from mlmc_dropout.result import Result, passes_in_words
+from mlmc_dropout.result import Result
+from mlmc_dropout.result.text import passes_in_words
 
 __all__ = ["bands", "class_bars", "cost_bars", "data_against_model", "histogram", "level_variances"]
 __all__ += ["passes_of_inputs", "scatter_with_errors", "sorted_uncertainty"]

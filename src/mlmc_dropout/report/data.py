@@ -15,7 +15,8 @@ from torch import Tensor
 from mlmc_dropout.errors import InputError, ResultFileError
 from mlmc_dropout.files import read_archive, write_archive
 from mlmc_dropout.report.names import check_class_names, class_words, is_classes, places
-from mlmc_dropout.result import Result, leaves
+from mlmc_dropout.result import Result
+from mlmc_dropout.result.arrays import leaves
 
 __all__ = ["PageData", "class_numbers"]
 

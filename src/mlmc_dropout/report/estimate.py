@@ -22,7 +22,8 @@ from mlmc_dropout.report.outlook import what_next
 from mlmc_dropout.report.pictures import input_name, output_names, pictures
 from mlmc_dropout.report.predictions import Predictions, predictions
 from mlmc_dropout.report.truth import beside_labels
-from mlmc_dropout.result import SETTLED, Result, Status, passes_in_words, unreliable
+from mlmc_dropout.result import Result, Status
+from mlmc_dropout.result.text import SETTLED, passes_in_words, unreliable
 from mlmc_dropout.version import __version__
 
 __all__ = ["page"]

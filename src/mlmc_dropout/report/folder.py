@@ -28,7 +28,8 @@ from mlmc_dropout.quantities.storage import columns
 from mlmc_dropout.report.data import PageData
 from mlmc_dropout.report.names import class_words, component_labels, component_names
 from mlmc_dropout.report.numbers import matrix
-from mlmc_dropout.result import Result, leaves, load_result
+from mlmc_dropout.result import Result, load_result
+from mlmc_dropout.result.arrays import leaves
 
 __all__ = ["FORMAT", "INFO", "Folder", "read_folder", "write_folder", "write_somewhere"]
 

@@ -11,7 +11,8 @@ from mlmc_dropout.report import charts
 from mlmc_dropout.report.blocks import Section, TableBlock, Text
 from mlmc_dropout.report.formats import passes, short
 from mlmc_dropout.report.numbers import average, matrix
-from mlmc_dropout.result import Result, variance_rates
+from mlmc_dropout.result import Result
+from mlmc_dropout.result.text import variance_rates
 
 __all__ = ["allocation", "levels"]
 

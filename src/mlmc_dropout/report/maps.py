@@ -13,7 +13,8 @@ from mlmc_dropout.report.colours import colour, png
 from mlmc_dropout.report.formats import short
 from mlmc_dropout.report.names import is_classes
 from mlmc_dropout.report.svg import NARROW, WIDE, Axis, Chart, Size
-from mlmc_dropout.result import Result, leaves
+from mlmc_dropout.result import Result
+from mlmc_dropout.result.arrays import leaves
 
 __all__ = ["image_maps", "surfaces"]
 

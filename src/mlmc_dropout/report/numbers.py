@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlmc_dropout.result import Result, leaves, plain_passes
+from mlmc_dropout.result import Result
+from mlmc_dropout.result.arrays import leaves
+from mlmc_dropout.result.text import plain_passes
 
 __all__ = ["Comparison", "Matrices", "average", "compare", "matrices", "matrix"]
 

@@ -11,7 +11,8 @@ from scipy.special import entr, ndtri
 
 from mlmc_dropout.report.names import class_words, is_classes, is_pair, place, places
 from mlmc_dropout.report.numbers import matrix
-from mlmc_dropout.result import SETTLED, Result
+from mlmc_dropout.result import Result
+from mlmc_dropout.result.text import SETTLED
 
 __all__ = ["Predictions", "passes_to_settle", "predictions"]
 

@@ -18,7 +18,9 @@ from mlmc_dropout.methods.base import Estimates, LevelEstimate, Method
 from mlmc_dropout.quantities.base import QuantityEstimate
 from mlmc_dropout.quantities.questions import Observation
 from mlmc_dropout.quantities.storage import FIELDS
-from mlmc_dropout.result import LEVEL_ARRAYS, LevelStats, Result, Status, unreliable
+from mlmc_dropout.result import LevelStats, Result, Status
+from mlmc_dropout.result.arrays import LEVEL_ARRAYS
+from mlmc_dropout.result.text import unreliable
 from mlmc_dropout.runtime.run import Outcome, Run
 from mlmc_dropout.sampling.outputs import Structure
 

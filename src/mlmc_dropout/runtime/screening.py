@@ -16,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from mlmc_dropout.quantities.base import QuantityEstimate
-from mlmc_dropout.result import Result, Status, map_leaves
+from mlmc_dropout.result import Result, Status
+from mlmc_dropout.result.arrays import map_leaves
 from mlmc_dropout.runtime.run import Run
 from mlmc_dropout.sampling.inputs import Batch
 from mlmc_dropout.stopping.decisions import error_rate, half_widths, raw_ranges

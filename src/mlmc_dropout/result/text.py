@@ -1,0 +1,179 @@
+"""A result in words: lines for terminals, the table of levels, and the numbers that are told in both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlmc_dropout import theory
+from mlmc_dropout.quantities.base import QuantityEstimate
+from mlmc_dropout.result.arrays import as_matrix, leaves
+
+if TYPE_CHECKING:
+    from mlmc_dropout.result.value import LevelStats, Result
+
+__all__ = ["SETTLED", "level_table", "passes_in_words", "plain_passes", "summary_lines", "unreliable", "variance_rates"]
+
+SETTLED = 0.99  # confidence from which on a label is taken as settled
+
+
+def unreliable(mean: NDArray[np.bool_], variance: NDArray[np.bool_]) -> str:
+    """A sentence about components whose standard errors cannot be trusted.
+
+    Args:
+        mean: Whether the standard errors of the mean are reliable, one entry per component.
+        variance: The same for the variance.
+
+    Returns:
+        The sentence; empty if all components are reliable.
+    """
+    bad = int(np.sum(~(mean & variance)))
+    if not bad:
+        return ""
+    return (
+        f"For {bad} of {mean.size} components few passes carry most of the variance; their standard errors are not to "
+        "be believed yet."
+    )
+
+
+def plain_passes(result: Result) -> tuple[float, float]:
+    """Passes per input with which plain Monte Carlo would reach the standard errors of a result.
+
+    For the mean c = Σ μ2 / Σ stderr². For the variance c solves Σ Var V(c) = Σ stderr² with μ4 = 3 μ2² (the closure:
+    passes are taken as Gaussian), hence c = 2 Σ μ2² / Σ stderr² + 1. Sums are over inputs and components.
+
+    Args:
+        result: The result; one of plain Monte Carlo needs what it spent.
+
+    Returns:
+        Both numbers, for the mean and for the variance; infinite where nothing is left to chance.
+    """
+    if result.method == "pooled":
+        return result.cost, result.cost
+    names = ("variance", "mean_stderr", "variance_stderr")
+    variance, mean_stderr, variance_stderr = (as_matrix(getattr(result, name)) for name in names)
+    mu2 = np.maximum(variance, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for_mean = mu2.sum() / np.square(mean_stderr).sum()
+        for_variance = (theory.closure(mu2) - np.square(mu2)).sum() / np.square(variance_stderr).sum() + 1
+    return float(for_mean), float(for_variance)
+
+
+def _finite_mean(value: Any) -> float:
+    """Mean over all inputs and components, NaN where nothing is finite."""
+    joined = np.concatenate([np.ravel(leaf) for leaf in leaves(value)])
+    finite = joined[np.isfinite(joined)]
+    return float(finite.mean()) if finite.size else float("nan")
+
+
+def summary_lines(result: Result) -> list[str]:
+    """What a result prints.
+
+    Args:
+        result: The result.
+
+    Returns:
+        The lines.
+    """
+    rows = len(leaves(result.mean)[0])
+    least, most = result.passes.min(), result.passes.max()
+    spent = f" ({least:g} to {most:g})" if least < most else ""
+    lines = [
+        f"{result.method}: {rows} inputs × {result.structure.width} outputs, {result.cost:g} passes per input{spent}, "
+        f"seed {result.seed}",
+        result.status.value,
+        "",
+        "averages over inputs and outputs",
+        f"  mean      {_finite_mean(result.mean): .6g}  ± {_finite_mean(result.mean_stderr):.2g}",
+        f"  variance  {_finite_mean(result.variance): .6g}  ± {_finite_mean(result.variance_stderr):.2g}",
+    ]
+    lines += _quantity_lines(result.quantities)
+    if result.method != "pooled":
+        worth = [passes_in_words(passes) for passes in plain_passes(result)]
+        lines.append(f"  as good as {worth[0]} passes of plain Monte Carlo for the mean, {worth[1]} for the variance")
+    if result.S2_mean is not None:
+        lines.append(
+            f"  paper's S²: mean {_finite_mean(result.S2_mean):.3g}, variance {_finite_mean(result.S2_variance):.3g}"
+        )
+    if result.method == "mlmc":
+        lines += ["", *level_table(result.levels)]
+    if len(result.levels) > 2:
+        rate_Y, rate_V = variance_rates(result.levels)
+        lines.append(f"correction variances fall like T^-{rate_Y:.2f} (mean) and T^-{rate_V:.2f} (variance)")
+    return lines + ([""] if result.notes else []) + [f"note: {note}" for note in result.notes]
+
+
+def _quantity_lines(quantities: Mapping[str, QuantityEstimate]) -> Iterator[str]:
+    """Averages of what was asked of inputs as a whole, and how many labels more passes may change."""
+    shown = {name: one for name, one in quantities.items() if one.stderr is not None}
+    width = max((len(name) for name in shown), default=0)
+    for name, one in shown.items():
+        if name != "votes":  # their average is that of the mean, nearly
+            yield f"  {name:<{width}}  {_finite_mean(one.value): .6g}  ± {_finite_mean(one.stderr):.2g}"
+    if (decision := quantities.get("decision")) is not None:
+        yield f"  {int(decision.settled.sum())} of {decision.settled.size} decisions are settled"
+    elif (label := quantities.get("label")) is not None and label.confidence is not None:
+        unsettled = int((label.confidence < SETTLED).sum())
+        yield f"  {unsettled} of {label.confidence.size} labels are not settled: their confidence is below {SETTLED:g}"
+
+
+def passes_in_words(passes: float) -> str:
+    """A number of passes, to three digits.
+
+    Args:
+        passes: The number.
+
+    Returns:
+        The text.
+
+    Examples:
+        >>> passes_in_words(12.345), passes_in_words(141674.8), passes_in_words(float("inf"))
+        ('12.3', '142000', 'more than ten million')
+    """
+    if passes >= 1e7:
+        return "more than ten million"
+    return f"{passes:.3g}" if passes < 1000 else f"{float(f'{passes:.3g}'):.0f}"
+
+
+def level_table(levels: tuple[LevelStats, ...]) -> list[str]:
+    """The table of level diagnostics, averaged over inputs and outputs.
+
+    Args:
+        levels: Statistics of the levels.
+
+    Returns:
+        The lines of the table.
+    """
+    names = ("T", "M", "cost", "mean ΔY", "var ΔY", "kurt", "mean ΔV", "var ΔV", "kurt", "check")
+    widths = (6, 9, 10, 12, 11, 7, 12, 11, 8, 7)
+    head = " " * 10 + "".join(f"{name:>{width}}" for name, width in zip(names, widths, strict=True))
+    rows = [head, "-" * len(head)]
+    for lv in levels:
+        check = "" if lv.telescoping is None else f"{lv.telescoping:.2f}"
+        rows.append(
+            f"{lv.label:<10}{lv.fidelity:>6}{lv.count:>9g}{lv.cost:>10g}{_finite_mean(lv.mean):>12.3e}"
+            f"{_finite_mean(lv.variance):>11.3e}{_finite_mean(lv.kurtosis):>7.2f}{_finite_mean(lv.mean_V):>12.3e}"
+            f"{_finite_mean(lv.variance_V):>11.3e}{_finite_mean(lv.kurtosis_V):>8.2f}{check:>7}"
+        )
+    return rows
+
+
+def variance_rates(levels: tuple[LevelStats, ...]) -> tuple[float, float]:
+    """Fitted rates β in Var Δ_ℓ ∝ T_ℓ^(−β) over the corrections (levels 1, 2, …).
+
+    Args:
+        levels: Statistics of the levels.
+
+    Returns:
+        β of the mean and β of the variance; NaN where fewer than two levels can be used.
+    """
+    T = np.log([lv.fidelity for lv in levels[1:]])
+    fits = []
+    for name in ("variance", "variance_V"):
+        values = np.array([_finite_mean(getattr(lv, name)) for lv in levels[1:]])
+        usable = np.isfinite(values) & (values > 0)
+        fits.append(-float(np.polyfit(T[usable], np.log(values[usable]), 1)[0]) if usable.sum() > 1 else float("nan"))
+    return fits[0], fits[1]
