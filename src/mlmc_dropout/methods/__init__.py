@@ -10,8 +10,8 @@
 ``paired_designs``   designs made ready for inputs, which the next two share
 ``stratified``       masks that drop every unit equally often
 ``control_variate``  the same with a surrogate of known moments beside every pass
-``coarse_level``     passes beside an expansion that is sampled more often: ``coarse_rows`` its samples, ``coarse_fit`` what
-                     both levels give, ``coarse_errors`` of either, ``coarse_pilot`` and ``coarse_time`` whether it pays
+``coarse_level``     passes beside an expansion that is sampled more often: ``coarse_rows`` its samples, ``coarse_fit``
+                     what both levels give, ``coarse_errors`` of either; ``coarse_pilot``, ``coarse_time``: if it pays
 ``auto``             chooses among them from a pilot
 ``tails``            whether standard errors can be believed
 ``registry``         methods by name
