@@ -279,3 +279,23 @@ def test_passes_are_saved_and_exported(tmp_path):
     np.testing.assert_array_equal(found.to_xarray()["passes"].values, found.passes)
     arrays = md.Predictor(model, method="pooled", tolerance=0.02).arrays(x)
     np.testing.assert_array_equal(arrays["passes"], found.passes)
+
+
+@pytest.mark.parametrize("method", ["stratified", "control-variate"])
+def test_what_a_budget_leaves_goes_to_inputs_that_have_not_met_the_tolerance(method):
+    """All inputs should have a few more passes, which the budget does not allow; some of them need these."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(2, 32), nn.Tanh(), nn.Dropout(0.1), nn.Linear(32, 32), nn.Tanh(), nn.Dropout(0.1)]
+    model, x = nn.Sequential(*layers, nn.Linear(32, 1)).eval(), 3 * torch.randn(100, 2)
+    result = md.estimate(model, x, method=method, tolerance=0.002, budget=200)
+    assert result.status is md.Status.TOLERANCE_MET
+    assert len(np.unique(result.passes)) > 1
+    assert result.cost <= 200
+
+
+def test_a_missed_tolerance_is_told_by_the_standard_errors_that_are_reported():
+    model, x = ZOO["mlp"].make()
+    result = md.estimate(model, x, tolerance=1e-5, budget=40)
+    assert result.status is md.Status.BUDGET_EXHAUSTED
+    (note,) = [note for note in result.notes if "have not met" in note]
+    assert f"is {float(result.mean_stderr.max()) / 1e-5:.3g} times the tolerance" in note

@@ -60,3 +60,18 @@ def test_limits_from_a_table_are_those_of_the_quantiles(alpha):
     freedom = np.random.default_rng(0).uniform(1.0, 3000.0, size=2 * rows._GRID.size)
     np.testing.assert_allclose(rows._limits(freedom, alpha), freedom / chi2.ppf(alpha, freedom), rtol=5e-4)
     np.testing.assert_allclose(rows._limits(freedom[:3], alpha), freedom[:3] / chi2.ppf(alpha, freedom[:3]), rtol=1e-9)
+
+
+def test_rare_passes_beside_a_companion_add_what_they_left_of_it():
+    """Passes that jump by R, where all but a hundredth of their variance is known: R² + 2Rσ, and not κσ²."""
+    ones = np.ones((1, 1))
+
+    def estimates(sample):
+        level = LevelEstimate("passes", 1, 400, 400, 0 * ones, sample, 9 * ones, ones, ones, 3 * ones)
+        error = 0.1 * ones
+        return Estimates(0 * ones, ones, error, error, 400, levels=(level,), trust=Trust(ones < 0, ones < 0))
+
+    plain, beside = reach_of([estimates(ones)]), reach_of([estimates(0.01 * ones)])
+    assert plain.variance == pytest.approx(9.0)
+    assert beside.variance == pytest.approx(0.09 + 2 * 0.3)
+    assert beside.rare_variance == pytest.approx(beside.variance)

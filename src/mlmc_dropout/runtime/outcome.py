@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,21 +83,26 @@ def needed_passes(found: Estimates, times: float) -> float:
     return found.overhead + (found.cost - found.overhead) * times
 
 
-def how_many(short: Array, unmet: np.ndarray[Any, np.dtype[np.bool_]], needed: float) -> str:
+def how_many(short: Array, unmet: np.ndarray[Any, np.dtype[np.bool_]], largest: float, needed: float) -> str:
     """How many inputs lack what, that the budget has ended.
 
     Args:
-        short: How many times as many passes each needs.
+        short: How many times as many passes each needs; with few samples, by upper limits for its standard errors.
         unmet: Inputs that have not met the tolerance.
+        largest: The largest (standard error / tolerance)² of these, as it is reported.
         needed: Passes per input that would meet it.
 
     Returns:
         Two sentences.
     """
+    by_limits = float(short[unmet].max())
+    few = ""
+    if by_limits > 1.01 * largest:
+        few = f", and {by_limits**0.5:.3g} times by the upper limit that counts with so few samples"
     return (
-        f"{int(unmet.sum())} of {len(unmet)} inputs have not met the tolerance. The largest standard error is "
-        f"{float(short[unmet].max()) ** 0.5:.3g} times the tolerance; meeting it would take about {needed:.3g} passes "
-        "per input."
+        f"{int(unmet.sum())} of {len(unmet)} inputs have not met the tolerance: the largest standard error is "
+        f"{largest**0.5:.3g} times the tolerance{few}. Meeting it would take about {math.ceil(needed)} passes per "
+        "input."
     )
 
 

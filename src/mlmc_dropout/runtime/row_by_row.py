@@ -94,7 +94,8 @@ class RowByRow:
             progress: The cohorts.
 
         Returns:
-            Rows and passes for them; the first that the budget allows is to be run.
+            Rows and passes for them; the first that the budget allows is to be run. If it does not allow for all that
+            should go on, those that have not met the tolerance come alone.
         """
         standings = self._standings(progress)
         verdict = self._verdict(standings)
@@ -107,8 +108,11 @@ class RowByRow:
         for index, (standing, need) in enumerate(zip(standings, needs, strict=True)):
             going = (need.total > (REOPENED if index and verdict is None else 1.0)) | (plain[index] > 1.0)
             going &= ~standing.limited
+            unmet = going & (plain[index] > 1.0)
             if going.any():
                 yield self._choice(standing, going, need, together=not index)
+            if unmet.any() and unmet.sum() < going.sum():
+                yield self._choice(standing, unmet, need, together=False)
 
     def _choice(self, standing: Standing, going: Flags, needs: Needs, together: bool) -> Choice:
         need = needs.total
@@ -205,7 +209,8 @@ class RowByRow:
             return Outcome(found, Status.PRECISION_REACHED, passes=passes)
         unmet = ~limited & (short > 1)
         needed = float(np.mean(passes * np.where(unmet, short, 1.0)[np.argsort(np.concatenate([r for r, _ in shown]))]))
-        return Outcome(found, Status.BUDGET_EXHAUSTED, how_many(short, unmet, needed), passes)
+        largest = float(np.concatenate([row_factors(self.goal, each, after) for each in after])[unmet].max())
+        return Outcome(found, Status.BUDGET_EXHAUSTED, how_many(short, unmet, largest, needed), passes)
 
     def so_far(self, progress: Progress, found: Estimates, samples: float) -> tuple[Estimates, Array]:
         """Estimates of all rows in the middle of a round.

@@ -229,7 +229,8 @@ class Reach:
 
     Attributes:
         mean: Of a sample behind the mean.
-        variance: R² of a pass: what it adds to a variance.
+        variance: What such a pass adds to a variance: R² of a pass; or, where samples are passes less their companion,
+            R² + 2Rσ with the R of these, if that is less.
         rare: The same as ``mean``, of inputs of which few passes carry most of the variance; 0 if there are none.
         rare_variance: The same as ``variance`` of such inputs.
         early: Passes below which such events may have come up for some inputs only.
@@ -261,7 +262,9 @@ def reach_of(found: Sequence[RowEstimates]) -> Reach:
         kurtosis = np.full_like(spread, 3.0) if level is None else np.nan_to_num(level.kurtosis, nan=3.0)
         sample = spread if level is None else np.nan_to_num(level.variance)
         rare = np.zeros(spread.shape, dtype=bool) if estimates.trust is None else ~estimates.trust.mean
-        for place, values in enumerate((sample * kurtosis, spread * kurtosis)):
+        jump = sample * kurtosis
+        added = np.minimum(spread * kurtosis, jump + 2 * np.sqrt(jump * spread))
+        for place, values in enumerate((jump, added)):
             squares[place].append(values.max(axis=0))
             squares[place + 2].append(np.where(rare, values, 0.0).max(axis=0))
     mean, variance, rare_mean, rare_variance = (np.maximum(np.max(each, axis=0), 0.0) for each in squares)
