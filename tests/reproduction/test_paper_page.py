@@ -48,7 +48,8 @@ def settings() -> set[str]:
     """The numbers that may be written by hand: common settings, printed slopes, and those of formulas."""
     slopes_of_V = {f"{i3_rates.PRINTED[out, 'V'][0]:.4f}" for out in "uf"}
     common = {str(POINTS), f"{100 * CONFIDENCE:.0f}", *map(str, evidence.LADDER)}
-    return slopes_of_V | common | {"-1", "0", "1", "2"}
+    cost_of_the_authors_regression = "1024"  # at commit 8f27108
+    return slopes_of_V | common | {"-1", "0", "1", "2", cost_of_the_authors_regression}
 
 
 def test_page_is_made_from_the_committed_results() -> None:
