@@ -89,7 +89,7 @@ def short_slopes(seeds: dict[str, Any], by_id: dict[str, Any]) -> dict[str, Any]
     T = rates.fidelities(rates.PROFILES["quick"] | seeds["settings"]["I3"])
 
     def width(entries: list[dict[str, Any]]) -> float:
-        return sum(entry["high"] - entry["low"] for entry in entries) / len(entries)
+        return float(sum(entry["high"] - entry["low"] for entry in entries) / len(entries))
 
     widths = [width(network["ours"]["I3"]) for network in seeds["networks"].values() if "I3" in network["ours"]]
     wider = sum(widths) / len(widths) / width(by_id["I3"]["ours"])
