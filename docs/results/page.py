@@ -10,16 +10,21 @@ from typing import Any
 
 import jinja2
 
-from mlmc_dropout.reproduction import surface
+from mlmc_dropout.reproduction import rates, surface
 
 HERE = Path(__file__).parent
 TEMPLATE, PAGE = HERE / "paper.md.jinja", HERE.parent / "paper.md"
 
 
+def minus(text: str) -> str:
+    """A proper minus sign before numbers; exponents and names such as seed-1 as they are."""
+    return re.sub(r"(?<![\w.])-(?=\d)", "−", text)
+
+
 def number(value: Any, digits: int = 4) -> str:
     """A number to ``digits`` significant digits with a proper minus sign; words as they are."""
     if isinstance(value, bool) or value is None or isinstance(value, str):
-        return "" if value is None else str(value).replace("|", "\\|")
+        return "" if value is None else minus(str(value)).replace("|", "\\|")
     if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e6):
         return f"{int(value)}".replace("-", "−")
     text = f"{value:.{digits}g}"
@@ -45,16 +50,21 @@ def table(data: dict[str, Any], digits: int = 4) -> str:
 def signed(check: dict[str, Any]) -> str:
     """A check as a list item: what was found, and whether it supports the paper."""
     mark = {"claim": "✓" if check["holds"] else "✗", "agreement": "✓" if check["holds"] else "≠", "note": "·"}
-    text = check["finding"].replace("-0.", "−0.").replace("-1.", "−1.").replace("^-", "^−").replace("|", "\\|")
+    text = minus(check["finding"]).replace("|", "\\|")
     return f"- {mark[check['kind']]} {text}"
 
 
 def subscripts(page: str) -> str:
     """Indices of symbols, as in M_1, S²_Y or c_cpl, below the line; code, formulas and links as they are."""
     parts = re.split(r"(```.*?```|`[^`]*`|\$[^$]*\$|\]\([^)]*\))", page, flags=re.S)
-    parts[::2] = [re.sub(r"(?<!\w)([A-Za-z]²?|Δ[YV])_(\w+)", r"\1<sub>\2</sub>", part) for part in parts[::2]]
+    parts[::2] = [re.sub(r"(?<!\w)([A-Za-z𝒮]²?|Δ[YV])_(\w+)", r"\1<sub>\2</sub>", part) for part in parts[::2]]
     parts[::2] = [re.sub(r"\b([αμ])(\d)", r"\1<sub>\2</sub>", part) for part in parts[::2]]
     return "".join(parts)
+
+
+def outer(quantity: str) -> str:
+    """A slope's name as it is today: that of the sample variance over the replicates, which older results call S²."""
+    return quantity.replace("‖S²", "‖𝒮²") if quantity.startswith("slope") else quantity
 
 
 def spread(seeds: dict[str, Any], by_id: dict[str, Any], problem: str, names: list[str]) -> str:
@@ -62,14 +72,28 @@ def spread(seeds: dict[str, Any], by_id: dict[str, Any], problem: str, names: li
     networks = {key: entry for key, entry in seeds["networks"].items() if key.startswith(problem)}
     rows = []
     for name in names:
-        printed = {entry["quantity"]: entry for entry in by_id[name]["paper"] if "low" in entry}
+        printed = {outer(entry["quantity"]): entry for entry in by_id[name]["paper"] if "low" in entry}
         for entries in zip(*(network["ours"][name] for network in networks.values()), strict=True):
-            entry = printed.get(entries[0]["quantity"])
+            quantity = outer(entries[0]["quantity"])
+            entry = printed.get(quantity)
             value, low, high = (number(entry[end], 5) if entry else "" for end in ("value", "low", "high"))
             cell = f"{value} ({low}, {high})" if entry else "–"
-            rows.append([entries[0]["quantity"], *(number(one["value"]) for one in entries), cell])
-    columns = ["quantity", *(key.removeprefix(problem).strip("-").replace("-", " ") or "above" for key in networks)]
-    return table({"columns": [*columns, "printed (99 %)"], "rows": rows, "caption": f"Networks of {problem}."})
+            rows.append([quantity, *(number(one["value"]) for one in entries), cell])
+    labels = (key.removeprefix(problem).strip("-").replace("-", " ") for key in networks)
+    columns = ["quantity", *(label or "seed 0 (fewer passes)" for label in labels), "printed (99 %)"]
+    return table({"columns": columns, "rows": rows, "caption": f"Networks of {problem}."})
+
+
+def short_slopes(seeds: dict[str, Any], by_id: dict[str, Any]) -> dict[str, Any]:
+    """I3 on other networks: its T, the slope of the exact formula for V there, and how much wider intervals are."""
+    T = rates.fidelities(rates.PROFILES["quick"] | seeds["settings"]["I3"])
+
+    def width(entries: list[dict[str, Any]]) -> float:
+        return float(sum(entry["high"] - entry["low"] for entry in entries) / len(entries))
+
+    widths = [width(network["ours"]["I3"]) for network in seeds["networks"].values() if "I3" in network["ours"]]
+    wider = sum(widths) / len(widths) / width(by_id["I3"]["ours"])
+    return {"T": T, "slope": rates.theory_slope(T, "V"), "wider": wider}
 
 
 def separate(results: Path, name: str) -> int:
@@ -94,6 +118,7 @@ def render(results: Path = HERE) -> str:
             by_id=by_id,
             seeds=seeds,
             spread=partial(spread, seeds, by_id),
+            short=short_slopes(seeds, by_id),
             share=surface.SHARE,
             lattice={name: separate(results, name) for name in ("F4", "I4")},
             evidence=json.loads((results / "evidence.json").read_text(encoding="utf-8")),

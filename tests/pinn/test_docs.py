@@ -50,7 +50,7 @@ def config(name: str) -> dict[str, str]:
 
 
 # How a run is carried out, not what it learns; the inverse run never changes its learning rate.
-OWN = {"problem", "window", "compile", "checkpoint_seconds", "evaluation_passes"}
+OWN = {"problem", "compile", "checkpoint_seconds", "evaluation_passes"}
 
 
 @pytest.mark.parametrize(

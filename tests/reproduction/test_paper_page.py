@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mlmc_dropout.reproduction import EXPERIMENTS, evidence, i3_rates, separate_runs, surrogates
+from mlmc_dropout.reproduction import EXPERIMENTS, cost_curves, evidence, i3_rates, separate_runs, surrogates
 from mlmc_dropout.reproduction.statistics import CONFIDENCE
 from mlmc_dropout.reproduction.surrogates import POINTS
 from mlmc_dropout.reproduction.work import Work
@@ -48,7 +48,8 @@ def settings() -> set[str]:
     """The numbers that may be written by hand: common settings, printed slopes, and those of formulas."""
     slopes_of_V = {f"{i3_rates.PRINTED[out, 'V'][0]:.4f}" for out in "uf"}
     common = {str(POINTS), f"{100 * CONFIDENCE:.0f}", *map(str, evidence.LADDER)}
-    return slopes_of_V | common | {"-1", "0", "1", "2"}
+    cost_of_the_authors_regression = "1024"  # at commit 8f27108
+    return slopes_of_V | common | {"-1", "0", "1", "2", cost_of_the_authors_regression}
 
 
 def test_page_is_made_from_the_committed_results() -> None:
@@ -176,6 +177,19 @@ def test_the_printed_optima_computed_anew() -> None:
     for name, entry in fresh.items():
         if isinstance(entry, dict) and "continuous" in entry:
             np.testing.assert_allclose(entry["continuous"], kept[name]["continuous"])
+
+
+def test_what_noisy_coefficients_cost_on_another_page() -> None:
+    """From the committed JSON: squared errors of control variates over those of plain averaging, for few passes."""
+    curves = committed("H")["data"]["networks"]["digits"]["curves"]
+    loss = {}
+    for ours, plain in zip(curves["control-variate"], curves["plain"], strict=True):
+        errors = [cost_curves.measured(point, "variance")[0] * point["cost"] for point in (ours, plain)]
+        loss[ours["budget"]] = errors[0] / errors[1]
+    few = [f"{loss[passes]:.3g}" for passes in (50, 100, 200)]
+    page = " ".join((DOCS / "concepts" / "variance-reduction.md").read_text(encoding="utf-8").split())
+    assert f"{few[0]}, {few[1]} and {few[2]} times the squared error of plain averaging at 50, 100 and 200" in page
+    assert all(factor < 1 for passes, factor in loss.items() if passes >= 500)
 
 
 # ------------------------------------------------------------- what the page says of other networks, from seeds.json

@@ -32,7 +32,7 @@ def judge(data: Mapping[str, Any]) -> Judgement:
                     "claim",
                     f"the {rates.slope_name(out, key)} is within {_CLOSE} of −1, or its interval holds −1",
                     near,
-                    f"S²_{key} is {'close to' if near else 'not close to'} rate one.",
+                    f"𝒮²_{key} is {'close to' if near else 'not close to'} rate one.",
                 )
             )
     paper = [Quantity(rates.slope_name("u", key), "close to −1") for key in "YV"]

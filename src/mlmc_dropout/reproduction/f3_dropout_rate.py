@@ -204,7 +204,11 @@ def table(data: Data) -> Table:
                 )
             )
     columns = ("norm", "α1", "α2", "α3", "α4", "α2·α4", "residual sd", "R²", "largest correlation")
-    caption = "Fitted parameters with 99 % intervals. α2·α4 is the power of p at small p, α3 that of 1/(1−p) near 1."
+    caption = (
+        "Fitted parameters with 99 % intervals. α2·α4 is the power of p at small p, α3 that of 1/(1−p) near 1. The "
+        "last column is the largest correlation of any pair of them. Untrained: the same network with fresh weights, "
+        f"T = {data['T_untrained']}, referred to T = {PRINTED_T} by the rate 1/T."
+    )
     return Table(caption, columns, tuple(rows))
 
 

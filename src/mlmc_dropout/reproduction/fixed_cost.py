@@ -215,7 +215,7 @@ def _checks(data: Data, out: str, key: str) -> list[Check]:
             "claim",
             f"the empirical optimum of S²_{key}({out}) agrees with theory for the coupled cost",
             holds,
-            f"S²_{key}({out}) is least at (M_1, M_2) = {_pair(located['centre'])}, {interval}; "
+            f"S²_{key}({out}) is smallest at (M_1, M_2) = {_pair(located['centre'])}, {interval}; "
             f"theory for c_cpl = {data['budget']}: {_pair(theory.centre)}.",
         ),
         Check(
@@ -248,11 +248,11 @@ def _separate_check(data: Data, out: str, key: str) -> Check:
     distances = [float(np.hypot(found[1] - to[1], found[2] - to[2])) for to in (theory, PRINTED[key])]
     return Check(
         "note",
-        f"with a run per allocation and falling counts the optimum of S²_{key}({out}) is nearer to theory than to the "
-        "printed counts",
+        f"with a run per allocation and counts that do not increase the optimum of S²_{key}({out}) is nearer to theory "
+        "than to the printed counts",
         distances[0] < distances[1],
-        f"With a run of its own for every allocation with falling counts S²_{key}({out}) is least at {_pair(found)}: "
-        f"{distances[0]:.1f} from theory, {distances[1]:.1f} from the printed counts.",
+        f"If each allocation with M_0 ≥ M_1 ≥ M_2 gets its own run, S²_{key}({out}) is smallest at {_pair(found)}, "
+        f"a distance of {distances[0]:.1f} from theory and {distances[1]:.1f} from the printed counts.",
     )
 
 
@@ -266,8 +266,9 @@ def _worth_check(data: Data, out: str, key: str) -> Check:
         "note",
         f"at equal passes plain Monte Carlo has the smaller variance for {key}({out})",
         entry["low"] > unit,
-        f"{key}({out}): the plan that S² prefers has {entry['variance'] / unit:.2f} times the variance of plain Monte "
-        f"Carlo with the same passes, S² says {entry['S2'] / unit:.2f}; the real variance is least at {equal}.",
+        f"{key}({out}): the allocation with the smallest S² has {entry['variance'] / unit:.2f} times the variance of "
+        f"plain Monte Carlo with the same passes (S² suggests {entry['S2'] / unit:.2f}); the true variance is smallest "
+        f"at {equal}.",
     )
 
 
@@ -290,7 +291,7 @@ def _table(data: Data) -> Table:
                 (name, "theory, coupled cost, closure", *_round(optimum(data, key, "coupled"))),
                 (name, "theory, uncoupled cost, closure", *_round(optimum(data, key, "uncoupled"))),
                 (name, "printed", *_round(PRINTED[key])),
-                (name, "least real variance", *true_best(data, out, key).single),
+                (name, "smallest true variance", *true_best(data, out, key).single),
             ]
     caption = f"Optimal counts at c_cpl = {data['budget']} over {data['allocations']} integer allocations."
     return Table(caption, ("estimator", "optimum", "M_0", "M_1", "M_2"), tuple(rows))

@@ -114,7 +114,8 @@ def judge(data: Data) -> Judgement:
             ),
             Check(
                 "agreement",
-                f"the dropout deviation of {out} falls short of the exact one: dropout 'does not fully capture' it",
+                f"the dropout deviation of {out} falls short of the exact one: dropout 'does not fully capture' it (no "
+                "direction is printed)",
                 short,
                 f"{out}: the dropout deviation is {last['ratio']:.3g} times the exact one on average: it "
                 + ("falls short." if short else "does not fall short, it exceeds it."),

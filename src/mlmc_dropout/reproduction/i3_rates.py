@@ -41,7 +41,7 @@ def judge(data: Mapping[str, Any]) -> Judgement:
     checks = rates.theory_checks(data)
     for (out, key), printed in PRINTED.items():
         agrees = _compatible(fits[out, key], printed)
-        text = f"Printed for S²_{key}({out}): {printed[0]:.4f}, {'compatible with' if agrees else 'differs from'} ours."
+        text = f"Printed for 𝒮²_{key}({out}): {printed[0]:.4f}, {'compatible with' if agrees else 'differs from'} ours."
         checks.append(
             Check("agreement", f"the printed {rates.slope_name(out, key)} is compatible with ours", agrees, text)
         )

@@ -34,11 +34,12 @@ def candidates(fidelities: Sequence[int], budget: int) -> list[Plan]:
         return {"name": name, "method": "mlmc", "levels": levels, "counts": list(counts)}
 
     uncoupled = md.allocate(ladder, budget, "mean", "uncoupled").counts
+    whole = "uncoupled optimum for the mean, in whole numbers"
     return [
         plan("coupled optimum for the mean", md.allocate(ladder, budget, "mean").counts),
         plan("coupled optimum for the variance", md.allocate(ladder, budget, "variance").counts),
-        plan("uncoupled optimum, as printed", uncoupled),
-        plan("uncoupled optimum, independent levels", uncoupled, "independent"),
+        plan(f"{whole}, levels nested", uncoupled),
+        plan(f"{whole}, levels independent", uncoupled, "independent"),
         plan("equal counts", (budget // fidelities[-1],) * len(ladder)),
         {"name": "plain Monte Carlo", "method": "pooled", "levels": "", "counts": [budget]},
     ]
@@ -115,8 +116,8 @@ def table(data: Data, out: str) -> Table:
         One row per plan.
     """
     rows = []
-    for plan in data["plans"]:
-        cells: list[Any] = [plan["name"], ", ".join(map(str, plan["counts"])), plan["cost"]]
+    for plan, named in zip(data["plans"], candidates(data["ladder"], data["budget"]), strict=True):
+        cells: list[Any] = [named["name"], ", ".join(map(str, plan["counts"])), plan["cost"]]
         for key in "YV":
             entry = plan["outputs"][out][key]
             unit = plain_variance(data["moments"][out], key, plan["cost"])

@@ -58,7 +58,7 @@ def fidelities(settings: Data) -> list[int]:
 
 
 def compute(surrogate: Surrogate, settings: Data, work: Work) -> dict[str, Any]:
-    """Norms of S²_Y and S²_V per fidelity and output, every fidelity with passes that no other shares.
+    """Norms of 𝒮²_Y and 𝒮²_V per fidelity and output, every fidelity with passes that no other shares.
 
     Args:
         surrogate: The network.
@@ -79,7 +79,7 @@ def compute(surrogate: Surrogate, settings: Data, work: Work) -> dict[str, Any]:
             counts=(settings["replicates"],),
             seed=settings["seed"] + 1 + index,
         )
-        level = result.levels[0]  # one level: its sample variances over the replicates are S²_Y and S²_V
+        level = result.levels[0]  # one level: its sample variances over the replicates are 𝒮²_Y and 𝒮²_V
         parts = {"Y": by_output(level.variance), "V": by_output(level.variance_V)}
         return {out: {key: l1_norm(parts[key][out]) for key in "YV"} for out in parts["Y"]}
 
@@ -145,7 +145,7 @@ def theory_slope(T: Sequence[int], key: str, moments: Data | None = None, biased
 
 
 def fits(data: Data) -> dict[tuple[str, str], LineFit]:
-    """Lines through log ‖S²‖ against log T.
+    """Lines through log ‖𝒮²‖ against log T.
 
     Args:
         data: What :func:`compute` returns.
@@ -173,7 +173,7 @@ def slope_name(out: str, key: str) -> str:
     Returns:
         The name.
     """
-    return f"slope of ‖S²_{key}‖, output {out}"
+    return f"slope of ‖𝒮²_{key}‖, output {out}"
 
 
 def quantities(data: Data) -> list[Quantity]:
@@ -210,7 +210,7 @@ def theory_checks(data: Data) -> list[Check]:
                 "claim",
                 f"the 99 % interval of the {slope_name(out, key)} holds the slope of the exact formula at these T",
                 holds,
-                f"S²_{key}({out}): slope {fit.slope:.4f} [{fit.low:.4f}, {fit.high:.4f}], "
+                f"𝒮²_{key}({out}): slope {fit.slope:.4f} [{fit.low:.4f}, {fit.high:.4f}], "
                 f"theory on these T {expected:.4f}{'' if holds else ', outside'}.",
             )
         )
@@ -231,7 +231,7 @@ def table(data: Data) -> Table:
         plain, biased = key[0], key == "V0"
         rows.append(
             (
-                f"S²_{plain}({out})" + (", variance with ddof 0" if biased else ""),
+                f"𝒮²_{plain}({out})" + (", variance with ddof 0" if biased else ""),
                 fit.low,
                 fit.slope,
                 fit.high,
@@ -261,7 +261,7 @@ def csv_rows(data: Data) -> Table:
 
 
 def draw(data: Data) -> dict[str, Figure]:
-    """A row per output: ‖S²_Y‖ and ‖S²_V‖ against T with fit and band.
+    """A row per output: ‖𝒮²_Y‖ and ‖𝒮²_V‖ against T with fit and band.
 
     Args:
         data: What :func:`compute` returns.
