@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from mlmc_dropout.sampling import masks
-from mlmc_dropout.sampling.masks import bernoulli, bernoulli_of_sites, derive, latin_hypercube, pass_keys, words
+from mlmc_dropout.sampling.masks import (
+    bernoulli,
+    bernoulli_of_sites,
+    derive,
+    designs_of_sites,
+    latin_hypercube,
+    pass_keys,
+    words,
+)
 
 
 def test_words_are_splitmix64() -> None:
@@ -92,3 +100,21 @@ def test_sites_drawn_together_have_the_bits_of_sites_drawn_alone(p):
     sites = [(0, 13, 4, 2), (2, 64, 1, 0), (7, 1, 3, rows)]
     for (tag, units, count, first), together in zip(sites, bernoulli_of_sites(keys, p, sites), strict=True):
         assert torch.equal(together, bernoulli(derive(keys, tag), units, p, count, first))
+
+
+@pytest.mark.parametrize("T", [1, 4, 20])
+def test_designs_of_sites_drawn_together_have_the_bits_of_sites_drawn_alone(T):
+    keys = pass_keys(3, 0, 0, range(5))
+    sites = [(tag, 7, 3, 2) for tag in (0, 4)]
+    for (tag, units, rows, first), together in zip(sites, designs_of_sites(keys, T, 0.3, sites), strict=True):
+        alone = latin_hypercube(derive(keys, tag), T, units, 0.3, rows, first)
+        assert torch.equal(together, alone.flatten(0, 1))
+
+
+def test_few_words_are_mixed_as_many_are(monkeypatch):
+    keys = pass_keys(7, 1, range(4), 9)
+    few = words(keys, 100), derive(keys[0], 5), pass_keys(7, 1, range(4), 9)
+    monkeypatch.setattr(masks, "_FEW", -1)
+    many = words(keys, 100), derive(keys[0], 5), pass_keys(7, 1, range(4), 9)
+    for one, other in zip(few, many, strict=True):
+        assert torch.equal(one, other)

@@ -21,13 +21,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 __all__ = [
     "bernoulli",
     "bernoulli_of_sites",
     "derive",
+    "designs_of_sites",
     "latin_hypercube",
     "numbers",
     "pass_keys",
@@ -52,6 +53,7 @@ _SIGN = _signed(1 << 63)
 
 _PLACED = 1 << 18  # units of designs that are placed together: what that takes stays in the caches
 _MOST_SCRATCH = 1 << 22  # bytes
+_FEW = 1 << 11  # words up to which calls of torch would cost more than the mixing
 _COMPARED = 64  # passes of a design up to which every one of them is compared with the one that is chosen
 _STRATUM = 0x73747261  # what a derived key is for: any constant that is no index of a site will do
 
@@ -72,6 +74,9 @@ def _scratch(like: Tensor, size: int) -> Tensor:
 
 def _mix_(z: Tensor) -> Tensor:
     """SplitMix64's finaliser, in place. torch has no logical shift, hence the bit masks."""
+    if z.numel() <= _FEW and z.device.type == "cpu" and z.is_contiguous():
+        _mix_few(z.view(-1).numpy().view(np.uint64))
+        return z
     shifted = _scratch(z, z.numel()).view(z.shape)
     for shift, factor in _MIX:
         torch.bitwise_right_shift(z, shift, out=shifted)
@@ -79,6 +84,14 @@ def _mix_(z: Tensor) -> Tensor:
         if factor != 1:
             z.mul_(_signed(factor))
     return z
+
+
+def _mix_few(bits: NDArray[np.uint64]) -> None:
+    """The same of few words."""
+    for shift, factor in _MIX:
+        bits ^= bits >> np.uint64(shift)
+        if factor != 1:
+            bits *= np.uint64(factor)
 
 
 def _mix(z: int) -> int:
@@ -300,6 +313,27 @@ def latin_hypercube(
     if p <= 0.5:
         chosen.bitwise_xor_(1)
     return chosen.view(len(keys), passes, rows, units)
+
+
+def designs_of_sites(
+    keys: Tensor, passes: int, p: float, sites: Sequence[tuple[int, int, int, int | Tensor]]
+) -> list[Tensor]:
+    """Keep bits of whole designs of several sites of one rate and size: the same as one by one, with fewer calls.
+
+    Args:
+        keys: One key per design.
+        passes: Passes T per design.
+        p: The dropout rate p, in [0, 1].
+        sites: Of every site what its keys are derived by, its units, rows and first row, see :func:`latin_hypercube`;
+            the last three are the same for all.
+
+    Returns:
+        Per site its bits, uint8 (len(keys) · passes, rows, units).
+    """
+    tags = torch.tensor([tag for tag, *_ in sites], device=keys.device)
+    _, units, rows, first_row = sites[0]
+    drawn = latin_hypercube(derive(keys, tags[:, None]).flatten(), passes, units, p, rows, first_row)
+    return list(drawn.flatten(0, 1).split(len(keys) * passes))
 
 
 def _place(chosen: Tensor, keys: Tensor, rare: float, first: int | Tensor) -> None:

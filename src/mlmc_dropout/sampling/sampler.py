@@ -29,6 +29,7 @@ from mlmc_dropout.sampling.masks import (
     bernoulli,
     bernoulli_of_sites,
     derive,
+    designs_of_sites,
     latin_hypercube,
     numbers,
     pass_keys,
@@ -405,22 +406,30 @@ class DropoutSampler:
             Per site what :meth:`draw` returns, or ``None`` where it is held or not active.
         """
         masks: list[Tensor | None] = [None] * len(program.sites)
-        alike: dict[float, list[Site]] = {}
-        few = len(keys) * self._mask_bytes(program, rows) <= DRAWN_TOGETHER
+        alike: dict[tuple[Any, ...], list[Site]] = {}
+        few = len(keys) * (design_passes or 1) * self._mask_bytes(program, rows) <= DRAWN_TOGETHER
         for site in program.active:
             if site.index in held:
                 continue
-            if few and design_passes is None and site.law == "bernoulli" and site.splits_by_row:
-                alike.setdefault(site.p, []).append(site)
+            if few and site.law == "bernoulli" and site.splits_by_row:
+                kind = (site.p,) if design_passes is None else (site.p, site.units, self._draws_rows(site))
+                alike.setdefault(kind, []).append(site)
             else:
                 masks[site.index] = self.draw(site, keys, rows, first_row, design_passes)
         keys = keys.to(self.device or torch.device("cpu"))
-        for p, sites in alike.items():
-            own = [self.masks == "independent" and site.row_axis is not None for site in sites]
-            asked = [(s.index, s.units, *((rows, first_row) if o else (1, 0))) for s, o in zip(sites, own, strict=True)]
-            for site, drawn in zip(sites, bernoulli_of_sites(keys, p, asked), strict=True):
+        for sites in alike.values():
+            asked = [(s.index, s.units, *((rows, first_row) if self._draws_rows(s) else (1, 0))) for s in sites]
+            if design_passes is None:
+                found = bernoulli_of_sites(keys, sites[0].p, asked)
+            else:
+                found = designs_of_sites(keys, design_passes, sites[0].p, asked)
+            for site, drawn in zip(sites, found, strict=True):
                 masks[site.index] = arrange(drawn, site, rows)
         return masks
+
+    def _draws_rows(self, site: Site) -> bool:
+        """Whether every row has masks of its own."""
+        return self.masks == "independent" and site.row_axis is not None
 
     def draw(
         self, site: Site, keys: Tensor, rows: int, first_row: int | Tensor, design_passes: int | None = None
@@ -440,7 +449,7 @@ class DropoutSampler:
         """
         if not site.active:
             return None
-        per_row = site.row_axis is not None and self.masks == "independent"
+        per_row = self._draws_rows(site)
         site_keys = derive(keys.to(self.device or torch.device("cpu")), site.index)
         if not site.splits_by_row:  # a mask of the whole batch: the next batch has another
             site_keys = derive(site_keys, first_row)
