@@ -57,6 +57,12 @@ def seconds(function: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
+def product_speed(rounds: int) -> float:
+    """Floating-point operations per second of a product of two matrices of 1024 x 1024, the best of some rounds."""
+    a = torch.randn(1024, 1024)
+    return 2 * 1024**3 / min(seconds(lambda: a @ a) for _ in range(rounds))
+
+
 def standardised(x: np.ndarray) -> Tensor:
     """Columns with mean 0 and standard deviation 1, as float32."""
     spread = x.std(axis=0)

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import common
 import torch
 from torch import Tensor, nn
 
@@ -184,9 +185,7 @@ def gemm_seconds(case: Case, rounds: int) -> float:
 
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         call(copy.deepcopy(case.model).eval(), case.x)
-    a = torch.randn(1024, 1024)
-    speed = 2 * 1024**3 / min(_timed(lambda: a @ a) for _ in range(5 * rounds))
-    return counter.get_total_flops() * case.passes / speed
+    return counter.get_total_flops() * case.passes / common.product_speed(5 * rounds)
 
 
 def kernel_shares(run: Callable[[], Any], most: int = 5) -> dict[str, float]:
