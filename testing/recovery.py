@@ -352,7 +352,7 @@ def driver_fault(
         code = driver.wait()
     if hangs:
         ended = "hang"
-    elif code not in ((0,) if ended_by_itself else (-DRIVER_FAULTS[fault], 128 + DRIVER_FAULTS[fault])):
+    elif code not in (-DRIVER_FAULTS[fault], 128 + DRIVER_FAULTS[fault], *((0,) if ended_by_itself else ())):
         ended = f"exit code {code}"
     else:
         ended = _compared(method, run(method, checkpoint=folder / "c"))
