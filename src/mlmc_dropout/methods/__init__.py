@@ -5,6 +5,7 @@
 ``mlmc``             the paper's multilevel estimators
 ``states``           carried states: what merges, and can be saved
 ``designs``          statistics of stratified designs
+``wide_designs``     the same of outputs too wide to be held; ``running``: sums of such passes
 ``prepared_rows``    what is computed once for some rows: linear heads, a companion
 ``design_length``    how many passes a design has
 ``paired_designs``   designs made ready for inputs, which the next two share
