@@ -13,17 +13,17 @@ import numpy as np
 from mlmc_dropout.report import charts
 from mlmc_dropout.report.blocks import Card, CodeBlock, Facts, Note, Page, Section, TableBlock, Text
 from mlmc_dropout.report.certainty import certainty
+from mlmc_dropout.report.doubts import notes_without, warnings
 from mlmc_dropout.report.folder import Folder
 from mlmc_dropout.report.formats import duration, passes, percent, ratio, short
 from mlmc_dropout.report.levels import allocation, levels
-from mlmc_dropout.report.names import is_classes
-from mlmc_dropout.report.numbers import Comparison, Matrices, average, compare, matrices, matrix
+from mlmc_dropout.report.numbers import Comparison, Matrices, compare, matrices
 from mlmc_dropout.report.outlook import what_next
 from mlmc_dropout.report.pictures import input_name, output_names, pictures
 from mlmc_dropout.report.predictions import Predictions, predictions
 from mlmc_dropout.report.truth import beside_labels
-from mlmc_dropout.result import Result, Status
-from mlmc_dropout.result.text import SETTLED, passes_in_words, unreliable
+from mlmc_dropout.result import Result
+from mlmc_dropout.result.text import SETTLED, passes_in_words
 from mlmc_dropout.version import __version__
 
 __all__ = ["page"]
@@ -34,8 +34,6 @@ _METHODS = {
     "stratified": "stratified masks: designs of passes in which every unit is dropped evenly",
     "control-variate": "a control variate: the network's expansion in its masks, whose moments are exact",
 }
-SPREAD_THAT_MATTERS = 1e-3  # of a probability; nobody asks for the tenth digit of what is nearly 0
-_FINISHED = (Status.COMPLETED, Status.TOLERANCE_MET)
 
 
 def page(folder: Folder) -> Page:
@@ -62,10 +60,10 @@ def page(folder: Folder) -> Page:
 
 def _sections(folder: Folder, m: Matrices, rows: int, width: int) -> Iterator[Section]:
     result, comparison = folder.result, compare(folder.result)
-    warnings = [*_warnings(folder, m)]
+    doubts = [*warnings(folder, m)]
     yield _findings(folder, m, comparison)
-    if warnings:
-        yield Section("warnings", "Warnings", [Note(text) for text in warnings])
+    if doubts:
+        yield Section("warnings", "Warnings", [Note(text) for text in doubts])
     yield what_next(folder, m)
     if folder.info.get("comparison"):
         yield _side_by_side(folder)
@@ -80,7 +78,7 @@ def _sections(folder: Folder, m: Matrices, rows: int, width: int) -> Iterator[Se
     if result.levels and result.method == "mlmc":
         yield levels(result)
         yield allocation(result)
-    notes = [note for note in result.notes if note not in warnings]
+    notes = notes_without(result, doubts)
     if notes:
         yield Section("notes", "Notes", [Note(text, calm=True) for text in notes])
     yield _request(folder, rows, width)
@@ -233,36 +231,6 @@ def _cost(comparison: Comparison) -> Section:
         )
     basis = "Estimated from this run's own variance of a pass; for the variance, passes are taken as Gaussian."
     return Section("cost", "Cost beside plain Monte Carlo", [Text(text), charts.cost_bars(comparison), Text(basis)])
-
-
-def _warnings(folder: Folder, m: Matrices) -> Iterator[str]:
-    if folder.result.status not in _FINISHED:
-        yield folder.result.status.value
-    yield from map(str, folder.info.get("warnings", ()))
-    yield from _doubts(folder.result, m)
-
-
-def _doubts(result: Result, m: Matrices) -> Iterator[str]:
-    """Reasons not to rely on the standard errors."""
-    negative = int((m.variance < 0).sum())
-    if negative:
-        yield f"{negative} variance estimates are negative: noise exceeds the variance there. Spend more passes."
-    classes = is_classes(result)
-    positive = m.std > (SPREAD_THAT_MATTERS if classes else 0.0)
-    rough = float((m.variance_stderr[positive] > 0.25 * m.variance[positive]).mean()) if positive.any() else 0.0
-    if rough > 0.1:
-        yield (
-            f"For {percent(rough)} of the outputs the variance is known to no better than a quarter of "
-            "itself. Spend more passes."
-        )
-    if doubtful := unreliable(matrix(result.mean_reliable), matrix(result.variance_reliable)):
-        yield doubtful
-    heavy = max((average(level.kurtosis) for level in result.levels), default=3.0)
-    if heavy > 10 and not classes:  # probabilities near 0 and 1 always have them
-        yield f"Passes have heavy tails (kurtosis {short(heavy)}; 3 is Gaussian): standard errors are rough."
-    broken = [level.label for level in result.levels if level.telescoping is not None and level.telescoping >= 1]
-    if broken:
-        yield f"The telescoping check fails at {', '.join(broken)}: coarse and fine estimates do not fit together."
 
 
 def _settings(folder: Folder) -> Section:

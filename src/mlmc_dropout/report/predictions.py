@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ class Predictions:
         where: Where in the input, as in ``12,7``; empty if an input has one item.
         p: Mean probabilities, (items, classes).
         p_stderr: Their standard errors.
+        p_reliable: False where few passes carry the variance of the predicted class's probability, (items,).
         label: The predicted class, (items,).
         confidence: The probability that more passes would not change it; NaN where it was not asked for.
         entropies: Values and standard errors of those that were asked for, by name, (items,) each.
@@ -42,6 +44,7 @@ class Predictions:
     where: Sequence[str]
     p: Array
     p_stderr: Array
+    p_reliable: NDArray[np.bool_]
     label: NDArray[np.int64]
     confidence: Array
     entropies: Mapping[str, tuple[Array, Array]]
@@ -132,6 +135,7 @@ def predictions(result: Result, class_names: Sequence[str] = ()) -> Predictions 
         _where(result, class_names) * count,
         p,
         p_stderr,
+        _of_label(result, matrix(result.mean_reliable), label.astype(np.int64)),
         label.astype(np.int64),
         confidence,
         entropies,
@@ -179,7 +183,14 @@ def _votes(result: Result, label: NDArray[np.int64]) -> Array | None:
     votes = matrix(asked.value)
     if is_pair(result):
         return np.where(label == 1, votes.reshape(-1), 1 - votes.reshape(-1))
-    return np.take_along_axis(votes.reshape(len(label), -1), label[:, None], axis=1)[:, 0]
+    return np.asarray(_of_label(result, votes, label))
+
+
+def _of_label(result: Result, values: NDArray[Any], label: NDArray[np.int64]) -> NDArray[Any]:
+    """What belongs to the predicted class, (items,), of something that all components have."""
+    if is_pair(result):
+        return values.reshape(-1)
+    return np.take_along_axis(values.reshape(len(label), -1), label[:, None], axis=1)[:, 0]
 
 
 def _where(result: Result, class_names: Sequence[str]) -> list[str]:
