@@ -167,4 +167,4 @@ def test_everything_survives_the_folder(tmp_path: Path) -> None:
     for name in ("x", "labels", "passes"):
         np.testing.assert_array_equal(getattr(again, name), getattr(data, name))
     assert (again.feature_names, again.class_names, again.pass_rows) == (("u", "v"), ("a", "b", "c"), (2, 4))
-    assert "Beside the labels" in write_page(tmp_path).read_text(encoding="utf-8")
+    assert "Beside the true labels" in write_page(tmp_path).read_text(encoding="utf-8")

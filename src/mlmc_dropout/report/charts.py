@@ -193,19 +193,21 @@ def class_bars(found: Predictions, item: int, where: str, truth: int | None = No
     )
 
 
-def data_against_model(found: Predictions) -> Figure:
+def data_against_model(found: Predictions, marked: NDArray[np.int64] | None = None) -> Figure:
     """Expected entropy against mutual information, an item a dot.
 
     Args:
         found: The predictions, with both.
+        marked: Items that are not settled, if that is known.
 
     Returns:
         The figure.
     """
-    data, _ = found.entropies["expected_entropy"]
-    model, error = found.entropies["mutual_information"]
+    data, model = (found.shown(name) for name in ("expected_entropy", "mutual_information"))
+    error = found.entropies["mutual_information"][1]
     labels = ("expected entropy: of the data", "mutual information: of the model")
-    return scatter_with_errors((data, model), error, labels, np.argsort(-(data + model)), found.unsettled)
+    order = np.argsort(-(data + model), kind="stable")
+    return scatter_with_errors((data, model), error, labels, order, marked, found.unit)
 
 
 def scatter_with_errors(
@@ -214,6 +216,7 @@ def scatter_with_errors(
     labels: tuple[str, str],
     order: NDArray[np.int64],
     marked: NDArray[np.int64] | None = None,
+    unit: str = "input",
 ) -> Figure:
     """What is due to the data against what is due to the model.
 
@@ -222,14 +225,16 @@ def scatter_with_errors(
         error: Standard errors of the second.
         labels: What the axes measure.
         order: Items, the most important first; if there are many, all of the first and some of the others are shown.
-        marked: Items whose labels are not settled, if there are labels.
+        marked: Items that are not settled, if that is known.
+        unit: What an item is called.
 
     Returns:
         The figure.
     """
     x, y = points
     first, others = order[: MOST_POINTS // 2], order[MOST_POINTS // 2 :]
-    thinned = others[:: max(1, -(-len(others) // (MOST_POINTS // 2)))]
+    step = max(1, -(-len(others) // (MOST_POINTS // 2)))
+    thinned = others[::step]
     shown = np.concatenate([first, thinned])
     error = np.nan_to_num(error)
     special = np.intersect1d(shown, marked) if marked is not None else np.array([], dtype=np.int64)
@@ -246,16 +251,20 @@ def scatter_with_errors(
             chart.dots(x[items].tolist(), y[items].tolist(), style, 3.0)
         return chart.svg()
 
-    key = [("dot", "an input"), ("line", "± 2 standard errors")]
-    if marked is not None:
-        key = [("dot", "label settled"), ("dot2", "label not settled"), ("line", "± 2 standard errors")]
-    thin = f" {len(shown)} of {len(x)} are shown, all of the most uncertain." if len(shown) < len(x) else ""
+    article = "an" if unit[0] in "aeiou" else "a"
+    key = [("dot", "settled"), ("dot2", "not settled")] if len(special) else [("dot", f"{article} {unit}")]
+    thin = (
+        f" Of {passes(len(x))} {unit}s, the {passes(len(first))} with the largest sum of both are shown, and every "
+        f"{step}th of the others."
+        if len(shown) < len(x)
+        else ""
+    )
     return Figure(
         _both_sizes(draw),
         f"Uncertainty of the data to the right, of the model upwards: high up, more training data would help.{thin}",
         f"{labels[0]} from {short(float(x.min()))} to {short(float(x.max()))}; {labels[1]} from "
         f"{short(float(y.min()))} to {short(float(y.max()))}.",
-        key,
+        [*key, ("line", "± 2 standard errors")],
     )
 
 

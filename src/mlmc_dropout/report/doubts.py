@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from mlmc_dropout.report.folder import Folder
 from mlmc_dropout.report.formats import passes, percent, short
 from mlmc_dropout.report.names import is_classes
@@ -35,7 +33,8 @@ def warnings(folder: Folder, m: Matrices) -> Iterator[str]:
     if result.status not in _FINISHED:
         yield result.status.value
     yield from map(str, folder.info.get("warnings", ()))
-    yield from _variances(result, m)
+    if "decision" not in result.quantities:
+        yield from _variances(result, m)
     yield from _rare_passes(result, predictions(result, folder.data.class_names))
     yield from _tails(result)
     broken = [level.label for level in result.levels if level.telescoping is not None and level.telescoping >= 1]
@@ -78,20 +77,21 @@ def _rare_passes(result: Result, found: Predictions | None) -> Iterator[str]:
     """Standard errors that a rare pass may overturn: of the predicted classes, or of values."""
     mean, variance = matrix(result.mean_reliable), matrix(result.variance_reliable)
     bad, count = int((~(mean & variance)).sum()), mean.size
+    decided = "decision" in result.quantities
+    advice = "Decisions allow for that." if decided else "Spend more passes, say four times as many."
     if found is None:
         if bad:
             yield (
                 f"For {passes(bad)} of {passes(count)} outputs few passes carry most of the variance: their standard "
-                "errors may be too small. Spend more passes, say four times as many."
+                f"errors may be too small. {advice}"
             )
         return
     doubtful = int((~found.p_reliable).sum())
     if doubtful:
         yield (
             f"For {passes(doubtful)} of {passes(len(found.label))} predicted classes few passes carry most of the "
-            "variance: the standard error of the probability may be too small. Spend more passes, say four times as "
-            f"many. The same holds for {passes(bad)} of the {passes(count)} probabilities of all classes, most of "
-            "which are close to 0."
+            f"variance: the standard error of the probability may be too small. {advice} The same holds for "
+            f"{passes(bad)} of the {passes(count)} probabilities of all classes."
         )
 
 

@@ -13,9 +13,10 @@ import numpy as np
 from mlmc_dropout.report import charts
 from mlmc_dropout.report.blocks import Card, CodeBlock, Facts, Note, Page, Section, TableBlock, Text
 from mlmc_dropout.report.certainty import certainty
+from mlmc_dropout.report.decided import question
 from mlmc_dropout.report.doubts import notes_without, warnings
 from mlmc_dropout.report.folder import Folder
-from mlmc_dropout.report.formats import duration, passes, percent, ratio, short
+from mlmc_dropout.report.formats import duration, passes, percent, probability, ratio, short
 from mlmc_dropout.report.levels import allocation, levels
 from mlmc_dropout.report.numbers import Comparison, Matrices, compare, matrices
 from mlmc_dropout.report.outlook import what_next
@@ -91,10 +92,11 @@ def _uneven(result: Result) -> bool:
 
 def _effort(folder: Folder, m: Matrices) -> Section:
     """Who got how many passes, and who has not met the tolerance."""
-    spent = folder.result.passes
+    spent, asked = folder.result.passes, question(folder)
+    easy = "one with less scatter needs fewer" if asked is None else asked.easy
     text = (
         f"Inputs got from {passes(spent.min())} to {passes(spent.max())} passes, {passes(np.median(spent))} in the "
-        f"median: one with less scatter needs fewer. With {passes(spent.max())} passes for everybody it would have "
+        f"median: {easy}. With {passes(spent.max())} passes for everybody it would have "
         f"been {short(float(spent.max() / spent.mean()), 2)} times as many."
     )
     if unmet := _unmet(folder, m):
@@ -155,7 +157,7 @@ def _findings(folder: Folder, m: Matrices, comparison: Comparison) -> Section:
         Card(short(float(m.mean_stderr[worst])), "Largest error of a mean", f"one standard error, at {where}"),
         Card(percent(relative), "Error of the spread", "median standard error, relative"),
     ]
-    cards += _worth(folder.result, comparison)
+    cards += [*_settled(folder, None), *_worth(folder.result, comparison)]
     text = Text(
         f"Dropout makes single predictions scatter with a standard deviation of {short(middle)} (median). "
         f"Their mean is known to within {short(float(m.mean_stderr[worst]))} or better everywhere (one standard error"
@@ -166,32 +168,36 @@ def _findings(folder: Folder, m: Matrices, comparison: Comparison) -> Section:
 
 
 def _found_classes(folder: Folder, found: Predictions, comparison: Comparison) -> Section:
-    """What matters of classes: the probability of the label, how well it is known, whether it may change."""
+    """What matters of classes: the probability of the predicted one, how well it is known, whether it may change."""
     p, p_stderr = found.label_p
-    worst, middle = int(np.nanargmax(p_stderr)), float(np.median(p))
-    where = input_name(folder, int(found.rows[worst])) + (f", {found.where[worst]}" if found.where[worst] else "")
-    largest = float(p_stderr[worst])
-    detail = f"median; {short(float(p.min()))} to {short(float(p.max()))}"
+    middle, largest = float(np.median(p)), float(p_stderr[found.worst])
+    where = input_name(folder, int(found.rows[found.worst]))
+    where += f", {found.where[found.worst]}" if found.where[found.worst] else ""
+    detail = f"median; {probability(float(p.min()))} to {probability(float(p.max()))}"
     cards = [
-        Card(short(middle), "Probability of the label", detail),
+        Card(probability(middle), "Probability of the predicted class", detail),
         Card(short(largest, 2), "Largest error of it", f"one standard error, at {where}"),
+        *_settled(folder, found),
+        *_worth(folder.result, comparison),
     ]
-    if found.knows_confidence:
-        settled, count = len(found.label) - len(found.unsettled), len(found.label)
-        cards.append(
-            Card(
-                passes(settled),
-                "Labels settled",
-                f"of {passes(count)}: more passes would not change them (confidence {percent(SETTLED)})",
-            )
-        )
-    cards += _worth(folder.result, comparison)
     text = Text(
-        f"The probability of the predicted class is {short(middle)} in the median, and known to within "
+        f"The probability of the predicted class is {probability(middle)} in the median, and known to within "
         f"{short(largest, 2)} or better everywhere (one standard error). How far single passes scatter is a property "
         "of the network; the standard errors shrink with more passes."
     )
     return Section("found", "What was found", [text], cards)
+
+
+def _settled(folder: Folder, found: Predictions | None) -> list[Card]:
+    """How many decisions, or else predicted classes, more passes would hardly change."""
+    if "decision" in folder.result.quantities:
+        settled = folder.result["decision"].settled
+        return [Card(passes(settled.sum()), "Decisions settled", f"of {passes(settled.size)}")]
+    if found is None or not found.knows_confidence:
+        return []
+    count = len(found.label)
+    detail = f"of {passes(count)}: more passes would not change them (confidence {percent(SETTLED)})"
+    return [Card(passes(count - len(found.unsettled)), "Predicted classes settled", detail)]
 
 
 def _worth(result: Result, comparison: Comparison) -> list[Card]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["duration", "passes", "percent", "ratio", "short", "tick_label", "with_error"]
+__all__ = ["duration", "passes", "percent", "probability", "ratio", "short", "tick_label", "with_error"]
 
 NOTHING_LEFT = 1e6  # passes of plain averaging per pass from which nothing but rounding is left to chance
 _LARGEST, _SMALLEST = 1e7, 1e-3
@@ -119,6 +119,22 @@ def percent(share: float, digits: int = 2) -> str:
         '12\xa0%'
     """
     return f"{short(100 * share, digits)}\u00a0%"  # not broken into two lines
+
+
+def probability(value: float) -> str:
+    r"""A probability; what is nearly 1 is not rounded to 1.
+
+    Args:
+        value: The probability.
+
+    Returns:
+        The text.
+
+    Examples:
+        >>> probability(0.98765), probability(0.99987), probability(1.0)
+        ('0.988', 'over\xa00.999', '1')
+    """
+    return "over\u00a00.999" if 0.999 < value < 1 else short(value)
 
 
 def duration(seconds: float | None) -> str:

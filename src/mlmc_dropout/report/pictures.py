@@ -14,9 +14,11 @@ from mlmc_dropout.report.maps import image_maps, surfaces
 from mlmc_dropout.report.names import component_names, is_classes
 from mlmc_dropout.report.numbers import Matrices
 from mlmc_dropout.report.passes import telling_rows
+from mlmc_dropout.report.predictions import Predictions
 
-__all__ = ["input_name", "output_names", "pictures"]
+__all__ = ["input_name", "item_name", "output_names", "pictures"]
 
+NO_BREAK = "\u00a0"
 MOST_BANDS = 4
 MOST_SURFACES = 2
 MOST_RANKS = 10
@@ -86,6 +88,21 @@ def input_name(folder: Folder, row: int) -> str:
     shown = [f"{name} {short(float(v))}" for name, v in zip(_feature_names(folder), x[row], strict=True)]
     more = f", … ({len(shown)} in all)" if len(shown) > MOST_FEATURES else ""
     return f"input {row} ({', '.join(shown[:MOST_FEATURES])}{more})"
+
+
+def item_name(folder: Folder, found: Predictions, item: int) -> str:
+    """What an item of predictions is called: its input, and where in it.
+
+    Args:
+        folder: The estimate with what the page shows besides.
+        found: Its predictions.
+        item: Its number.
+
+    Returns:
+        As in ``input 3, row 8, column 8``.
+    """
+    where = f", {found.where[item]}" if found.where[item] else ""
+    return f"{input_name(folder, int(found.rows[item])).replace(' ', NO_BREAK, 1)}{where}"
 
 
 def _feature_names(folder: Folder) -> list[str]:
