@@ -167,7 +167,10 @@ def test_pixels_have_classes_and_maps(tmp_path):
         "road at row 0, column 1",
     ]
     text = page(tmp_path, result, class_names=names, labels=np.zeros((2, 9, 10), dtype=int))
-    assert "Pixels of input" in text and "entropy on the left" in text
+    assert "predicted classes, true labels, entropy, mutual information." in text
+    right = 100 * float((result["label"].value[0] == 0).mean())
+    assert f"{float(f'{right:.3g}'):g}\xa0% of them are predicted right" in text
+    assert "true labels" not in page(tmp_path, result, class_names=names)
     assert "channel 0" not in text
     write_folder(tmp_path / "run", result, {}, PageData.of(class_names=names))
     assert write_page(tmp_path / "run").is_file() and not (tmp_path / "run" / "quantities.csv").exists()

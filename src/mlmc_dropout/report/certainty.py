@@ -288,7 +288,7 @@ def _values(folder: Folder, m: Matrices, group: list[str], outputs: list[str]) -
         rows.append([input_name(folder, i), *([outputs[j]] if several else []), *cells])
     heads = ["Input", *(["Output"] if several else []), *(_title(name) for name in group)]
     return TableBlock(
-        "Most uncertain inputs first, ± one standard error",
+        "Largest standard deviation of a pass first, ± one standard error",
         heads,
         rows,
         "All inputs are in result.csv." if size == m.std.shape[1] else "All inputs are in quantities.csv.",

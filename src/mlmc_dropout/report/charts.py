@@ -30,7 +30,7 @@ def bands(x: Array, m: Matrices, component: int, label: str, name: str = "input"
         x: Inputs, (inputs,).
         m: The estimates.
         component: Index of the output component.
-        label: Its name.
+        label: What it is called, as in ``output 3``.
         name: What the inputs are called.
 
     Returns:
@@ -41,9 +41,7 @@ def bands(x: Array, m: Matrices, component: int, label: str, name: str = "input"
     xs, mean, std = x[order], m.mean[order, component], m.std[order, component]
 
     def draw(size: Size) -> str:
-        chart = Chart(
-            size, Axis(xs[0], xs[-1], name), Axis.of([*(mean - 2 * std), *(mean + 2 * std)], f"output {label}")
-        )
+        chart = Chart(size, Axis(xs[0], xs[-1], name), Axis.of([*(mean - 2 * std), *(mean + 2 * std)], label))
         chart.band(xs, mean - 2 * std, mean + 2 * std, "band2")
         chart.band(xs, mean - std, mean + std, "band1")
         chart.line(xs, mean, "line")
@@ -52,10 +50,10 @@ def bands(x: Array, m: Matrices, component: int, label: str, name: str = "input"
     widest = int(np.argmax(std))
     return Figure(
         _both_sizes(draw),
-        f"Output {label} over the inputs: the mean of a pass, and one and two standard deviations around it. The bands "
-        "show how far single passes scatter; the mean itself is known far more precisely (its standard error is at "
+        f"{label[0].upper()}{label[1:]} over the inputs: the mean of a pass, and one and two standard deviations "
+        "around it. The bands show how far single passes scatter; the mean itself is known far more precisely (its standard error is at "
         f"most {short(float(m.mean_stderr[:, component].max()))}).",
-        f"Mean of output {label} over inputs from {short(xs[0])} to {short(xs[-1])}: between {short(mean.min())} and "
+        f"Mean of the {label} over inputs from {short(xs[0])} to {short(xs[-1])}: between {short(mean.min())} and "
         f"{short(mean.max())}. Standard deviation between {short(std.min())} and {short(std.max())}, largest at input "
         f"{short(xs[widest])}.",
         (("line", "mean"), ("band1", "± 1 standard deviation"), ("band2", "± 2 standard deviations")),
@@ -80,7 +78,7 @@ def sorted_uncertainty(m: Matrices) -> Figure:
     def draw(size: Size) -> str:
         chart = Chart(
             size,
-            Axis.of(rank, "rank of the input, most uncertain first"),
+            Axis.of(rank, "rank of the input, largest first"),
             Axis.of([*low, *high], "standard deviation of a pass", zero=True),
         )
         chart.whiskers(rank, low, high, "whisker")
@@ -97,7 +95,9 @@ def sorted_uncertainty(m: Matrices) -> Figure:
     )
 
 
-def histogram(values: Array, mean: float, std: float, where: str, label: str) -> Figure:
+def histogram(
+    values: Array, mean: float, std: float, where: str, label: str, within: tuple[float, float] = (-np.inf, np.inf)
+) -> Figure:
     """Single passes of one input at one output.
 
     Args:
@@ -105,7 +105,8 @@ def histogram(values: Array, mean: float, std: float, where: str, label: str) ->
         mean: The estimated mean.
         std: The estimated standard deviation.
         where: Which input.
-        label: Name of the output.
+        label: What the output is called, as in ``output 3``.
+        within: What outputs cannot exceed: 0 and 1 for probabilities.
 
     Returns:
         The figure.
@@ -114,21 +115,23 @@ def histogram(values: Array, mean: float, std: float, where: str, label: str) ->
     top = float(counts.max())
 
     def draw(size: Size) -> str:
-        low, high = min(float(edges[0]), mean - 2 * std), max(float(edges[-1]), mean + 2 * std)
+        low = max(min(float(edges[0]), mean - 2 * std), within[0])
+        high = min(max(float(edges[-1]), mean + 2 * std), within[1])
         chart = Chart(
             Size(size.width, 0.72 * size.height, size.name),
-            Axis.of([low, high], f"output {label}"),
+            Axis.of([low, high], label, within=within),
             Axis.of([0.0, top], "passes", zero=True),
         )
         chart.columns(edges.tolist(), counts.tolist(), "bar")
         for at, style in ((mean, "line"), (mean - std, "theory"), (mean + std, "theory")):
-            chart.line([at, at], [0.0, top], style)
+            if within[0] <= at <= within[1]:
+                chart.line([at, at], [0.0, top], style)
         return chart.svg()
 
     return Figure(
         _both_sizes(draw),
-        f"{len(values)} single passes of {where}.",
-        f"Histogram of {len(values)} single passes of {where}, output {label}: from {short(float(values.min()))} to "
+        f"{len(values)} single passes of {where}: {label}.",
+        f"Histogram of {len(values)} single passes of {where}, {label}: from {short(float(values.min()))} to "
         f"{short(float(values.max()))}, mean {short(mean)}, standard deviation {short(std)}.",
         (("bar", "single passes"), ("line", "mean"), ("theory", "± 1 standard deviation")),
     )

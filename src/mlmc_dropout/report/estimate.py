@@ -20,7 +20,7 @@ from mlmc_dropout.report.formats import duration, passes, percent, probability, 
 from mlmc_dropout.report.levels import allocation, levels
 from mlmc_dropout.report.numbers import Comparison, Matrices, compare, matrices
 from mlmc_dropout.report.outlook import what_next
-from mlmc_dropout.report.pictures import input_name, output_names, pictures
+from mlmc_dropout.report.pictures import input_name, output_words, pictures
 from mlmc_dropout.report.predictions import Predictions, predictions
 from mlmc_dropout.report.truth import beside_labels
 from mlmc_dropout.result import Result
@@ -130,12 +130,25 @@ def _request(folder: Folder, rows: int, width: int) -> Section:
     return Section("asked", "What was asked", [Facts(items)])
 
 
+_NAMES = {
+    "tolerance": "Standard error of the mean",
+    "tolerance_variance": "Standard error of the variance",
+    "labels": "True labels",
+    "masks": "Masks of the inputs",
+    "asked": "Method asked for",
+    "design": "Passes of a design",
+    "gradient_masks": "Masks at which gradients were taken",
+    "coarse_samples_per_pass": "Samples of the expansion per pass",
+}
+
+
 def _setting_name(key: str) -> str:
-    special = {"tolerance": "Standard error of the mean", "tolerance_variance": "Standard error of the variance"}
-    return special.get(key, key.replace("_", " ").capitalize())
+    return _NAMES.get(key, key.replace("_", " ").capitalize())
 
 
 def _setting_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
         return short(value, 6)
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
@@ -148,7 +161,7 @@ def _findings(folder: Folder, m: Matrices, comparison: Comparison) -> Section:
     std, worst = m.std, np.unravel_index(int(np.nanargmax(m.mean_stderr)), m.mean_stderr.shape)
     where = input_name(folder, int(worst[0]))
     if m.mean.shape[1] > 1:
-        where += f", output {output_names(folder)[int(worst[1])]}"
+        where += f", {output_words(folder)[int(worst[1])]}"
     share = float(m.mean_stderr[worst] / std[worst]) if std[worst] > 0 else float("nan")
     middle = float(np.median(std))
     relative = float(np.nanmedian(m.std_stderr / np.where(std > 0, std, np.nan))) if (std > 0).any() else float("nan")
@@ -245,8 +258,9 @@ def _settings(folder: Folder) -> Section:
     if folder.info.get("command"):
         blocks.append(CodeBlock(str(folder.info["command"]), "The command that made this run"))
     versions = dict(result.metadata.get("versions") or {})
+    said = {"versions", *(folder.info.get("asked") or {})}
     settings = [
-        (_setting_name(k), _setting_text(v)) for k, v in result.metadata.items() if k != "versions" and v is not None
+        (_setting_name(k), _setting_text(v)) for k, v in result.metadata.items() if k not in said and v is not None
     ]
     facts = [("Seed", str(result.seed)), *settings]
     if folder.info.get("weights"):

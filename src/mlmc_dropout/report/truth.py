@@ -201,7 +201,7 @@ def _bins(verdict: Verdict) -> TableBlock:
         rows.append(
             (
                 f"{n + 1} of {BINS}",
-                f"{short(float(spread.min()))} to {short(float(spread.max()))}",
+                f"{short(float(spread.min()), 4)} to {short(float(spread.max()), 4)}",
                 passes(len(part)),
                 percent(verdict.error(part)) if verdict.classes else short(verdict.error(part)),
             )
