@@ -51,8 +51,8 @@ def bands(x: Array, m: Matrices, component: int, label: str, name: str = "input"
     return Figure(
         _both_sizes(draw),
         f"{label[0].upper()}{label[1:]} over the inputs: the mean of a pass, and one and two standard deviations "
-        "around it. The bands show how far single passes scatter; the mean itself is known far more precisely (its standard error is at "
-        f"most {short(float(m.mean_stderr[:, component].max()))}).",
+        "around it. The bands show how far single passes scatter; the mean itself is known far more precisely (its "
+        f"standard error is at most {short(float(m.mean_stderr[:, component].max()))}).",
         f"Mean of the {label} over inputs from {short(xs[0])} to {short(xs[-1])}: between {short(mean.min())} and "
         f"{short(mean.max())}. Standard deviation between {short(std.min())} and {short(std.max())}, largest at input "
         f"{short(xs[widest])}.",
