@@ -66,6 +66,16 @@ def test_a_single_image_tells_nothing() -> None:
     assert effective_size(pixels(np.zeros((7, 50)))) == 7
 
 
+def test_curves_need_errors(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    result = md.estimate(Pixels().eval(), torch.rand(3, 1, 9, 10), outputs="logits", budget=16, method="pooled")
+    right = result["label"].value
+    wrong = np.where(np.arange(270).reshape(3, 9, 10) == 7, (right + 1) % 3, right)
+    for labels, shown in ((right, False), (wrong, True)):
+        text = write_result_page(result, tmp_path / "page.html", labels=labels).read_text(encoding="utf-8")
+        assert ("Rejection curve" in text) == shown
+
+
 def test_the_page_speaks_of_pixels(tmp_path: Path) -> None:
     torch.manual_seed(0)
     result = md.estimate(Pixels().eval(), torch.rand(3, 1, 9, 10), outputs="logits", budget=16, method="pooled")

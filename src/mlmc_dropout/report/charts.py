@@ -130,7 +130,7 @@ def histogram(
 
     return Figure(
         _both_sizes(draw),
-        f"{len(values)} single passes of {where}: {label}.",
+        f"{len(values)} single passes of {where}{f': {label}' if label != 'output' else ''}.",
         f"Histogram of {len(values)} single passes of {where}, {label}: from {short(float(values.min()))} to "
         f"{short(float(values.max()))}, mean {short(mean)}, standard deviation {short(std)}.",
         (("bar", "single passes"), ("line", "mean"), ("theory", "± 1 standard deviation")),

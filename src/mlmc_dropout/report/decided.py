@@ -16,9 +16,10 @@ from mlmc_dropout.report.names import is_classes
 from mlmc_dropout.report.numbers import Matrices, matrix
 from mlmc_dropout.report.pictures import input_name, item_name, output_names
 from mlmc_dropout.report.predictions import Predictions
+from mlmc_dropout.result import Result
 from mlmc_dropout.stopping.decisions import TopK
 
-__all__ = ["Question", "decisions", "open_items", "question"]
+__all__ = ["Question", "decisions", "open_items", "question", "settled_inputs"]
 
 MOST = 20  # rows of a table
 CLEAR = 5.0  # standard errors from which on it is not chance that keeps a decision open, but how few passes there are
@@ -99,6 +100,19 @@ def question(folder: Folder) -> Question | None:
     return Question("choice", probabilities=of_classes)
 
 
+def settled_inputs(result: Result) -> NDArray[np.bool_]:
+    """Inputs whose decisions are all settled.
+
+    Args:
+        result: A result with decisions.
+
+    Returns:
+        Flags, (inputs,).
+    """
+    settled = result["decision"].settled
+    return np.asarray(settled.reshape(len(settled), -1).all(axis=1))
+
+
 def open_items(folder: Folder, found: Predictions) -> NDArray[np.int64]:
     """Predictions that are not settled: by their decisions, if there are such, or else by their confidence.
 
@@ -114,8 +128,7 @@ def open_items(folder: Folder, found: Predictions) -> NDArray[np.int64]:
         return found.unsettled
     if decision.settled.size == len(found.label):
         return np.flatnonzero(~decision.settled.reshape(-1))
-    settled = decision.settled.reshape(len(decision.settled), -1).all(axis=1)
-    return np.flatnonzero(~settled[found.rows])
+    return np.flatnonzero(~settled_inputs(folder.result)[found.rows])
 
 
 def decisions(folder: Folder, m: Matrices, found: Predictions | None) -> Section:
@@ -131,7 +144,7 @@ def decisions(folder: Folder, m: Matrices, found: Predictions | None) -> Section
     """
     asked, spent = question(folder), folder.result.passes
     assert asked is not None
-    settled = folder.result["decision"].settled.reshape(len(spent), -1).all(axis=1)
+    settled = settled_inputs(folder.result)
     blocks: list[Text | TableBlock] = [
         Text(f"The question: {asked.in_words(len(spent))}"),
         Text(
@@ -281,7 +294,7 @@ def _reason(value: float, error: float, edge: float) -> str:
         return "too close, or too few passes"
     distance = abs(value - edge) / error if error > 0 else float("inf")
     if distance > CLEAR:
-        return f"clear of {short(edge)}, but too few passes to exclude that rare masks change it"
+        return "too few passes: rare masks could still change it"
     return f"too close: {short(distance, 2)} standard errors from {short(edge)}"
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from mlmc_dropout.report import charts
 from mlmc_dropout.report.blocks import Card, CodeBlock, Facts, Note, Page, Section, TableBlock, Text
 from mlmc_dropout.report.certainty import certainty
-from mlmc_dropout.report.decided import question
+from mlmc_dropout.report.decided import question, settled_inputs
 from mlmc_dropout.report.doubts import notes_without, warnings
 from mlmc_dropout.report.folder import Folder
 from mlmc_dropout.report.formats import duration, passes, percent, probability, ratio, short
@@ -204,8 +204,8 @@ def _found_classes(folder: Folder, found: Predictions, comparison: Comparison) -
 def _settled(folder: Folder, found: Predictions | None) -> list[Card]:
     """How many decisions, or else predicted classes, more passes would hardly change."""
     if "decision" in folder.result.quantities:
-        settled = folder.result["decision"].settled
-        return [Card(passes(settled.sum()), "Decisions settled", f"of {passes(settled.size)}")]
+        settled = settled_inputs(folder.result)
+        return [Card(passes(settled.sum()), "Decisions settled", f"of {passes(len(settled))} inputs")]
     if found is None or not found.knows_confidence:
         return []
     count = len(found.label)

@@ -160,8 +160,8 @@ def _levels(found: Evaluation) -> Section:
         ("Metric", "α", "β", "β without halves"),
         rates,
         "T is the number of passes of a level. α says how fast the bias that they leave falls with T: with α = 1, "
-        "twice the passes leave half of it. β says how fast the variance of the differences between levels falls: above "
-        "1, a ladder pays, as its finest levels cost least. A dash: too few samples to tell.",
+        "twice the passes leave half of it. β says how fast the variance of the differences between levels falls: "
+        "above 1, a ladder pays, as its finest levels cost least. A dash: too few samples to tell.",
     )
     blocks: list[Any] = [Text(_way(found)), table, measured]
     chart = _variances(found, name)

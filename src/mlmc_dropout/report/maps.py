@@ -43,7 +43,7 @@ def surfaces(x: Array, mean: Array, std: Array, label: str, names: Sequence[str]
     """
     return [
         _surface(x, mean, f"Mean of the {label}", names),
-        _surface(x, std, f"Standard deviation of a pass, {label}", names),
+        _surface(x, std, f"Standard deviation of the {label} between passes", names),
     ]
 
 
@@ -67,7 +67,7 @@ def _surface(x: Array, values: Array, what: str, names: Sequence[str]) -> Figure
     top = x[int(np.argmax(values))]
     return Figure(
         [draw(size) for size in (WIDE, NARROW)],
-        f"{what} over {names[0]} and {names[1]}.",
+        f"{what}, over {names[0]} and {names[1]}.",
         f"{what}: from {short(low)} to {short(high)}, largest at {names[0]} {short(float(top[0]))}, {names[1]} "
         f"{short(float(top[1]))}.",
         (("ramp", f"{short(low)} (dark) to {short(high)} (light)"),),

@@ -8,7 +8,7 @@ import numpy as np
 
 from mlmc_dropout.methods.auto import FEWEST_FOR_DESIGNS
 from mlmc_dropout.report.blocks import Note, Section
-from mlmc_dropout.report.decided import question
+from mlmc_dropout.report.decided import question, settled_inputs
 from mlmc_dropout.report.folder import Folder
 from mlmc_dropout.report.formats import NOTHING_LEFT, duration, passes, short
 from mlmc_dropout.report.numbers import Matrices, compare
@@ -41,9 +41,7 @@ def _advice(folder: Folder, m: Matrices) -> Iterator[str]:
 
 def _about_decisions(folder: Folder) -> Iterator[str]:
     """What settling the open ones would cost; passes go to nothing else."""
-    result, decision = folder.result, folder.result["decision"]
-    spent = result.passes
-    opened = ~decision.settled.reshape(len(spent), -1).all(axis=1)
+    spent, opened = folder.result.passes, ~settled_inputs(folder.result)
     if not opened.any():
         yield "Every decision is settled: more passes are needed for a higher confidence only."
         return

@@ -100,7 +100,9 @@ def beside_labels(m: Matrices, data: PageData, found: Predictions | None = None)
     """
     assert data.labels is not None
     verdict = judge(m, data.labels, found)
-    blocks: list[Any] = [_rejection(verdict), _bins(verdict)] if len(verdict.wrong) >= MIN_ITEMS else []
+    blocks: list[Any] = []
+    if verdict.wrong.any() and len(verdict.wrong) >= MIN_ITEMS:  # nothing can be told from errors that are not there
+        blocks += [_rejection(verdict), _bins(verdict)]
     blocks.append(
         Text(
             "True labels do not enter the estimates. Noise in the labels themselves is part of the error, not of the "
@@ -128,7 +130,11 @@ def _interval(verdict: Verdict) -> str:
     if size is None:
         return f"no interval, as the {verdict.unit}s of one input are not independent"
     low, high = (percent(bound, 3) for bound in _wilson(1 - verdict.error(), size))
-    whose = "with so few labels" if verdict.unit == "input" else f"with the {verdict.unit}s of an input as one sample"
+    whose = (
+        f"with {passes(len(verdict.wrong))} labels"
+        if verdict.unit == "input"
+        else f"with the {verdict.unit}s of an input as one sample"
+    )
     return f"{low} to {high} {whose} (95\u00a0%)"
 
 
