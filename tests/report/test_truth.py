@@ -76,6 +76,13 @@ def test_curves_need_errors(tmp_path: Path) -> None:
         assert ("Rejection curve" in text) == shown
 
 
+def test_labels_of_images_are_no_labels_of_pixels(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    result = md.estimate(Pixels().eval(), torch.rand(3, 1, 9, 10), outputs="logits", budget=16, method="pooled")
+    with pytest.raises(md.InputError, match="90 predictions of a class"):
+        write_result_page(result, tmp_path / "page.html", labels=[0, 1, 2])
+
+
 def test_the_page_speaks_of_pixels(tmp_path: Path) -> None:
     torch.manual_seed(0)
     result = md.estimate(Pixels().eval(), torch.rand(3, 1, 9, 10), outputs="logits", budget=16, method="pooled")

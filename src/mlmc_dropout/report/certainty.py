@@ -73,7 +73,7 @@ def _classes(folder: Folder, found: Predictions) -> Section:
         blocks.append(Note(text, calm=True))
     if len(found.names) > 2 and not any(found.where):  # pixels and words are many; maps show them better
         blocks += [
-            charts.class_bars(found, int(item), item_name(folder, found, int(item)), _truth(folder, item))
+            charts.class_bars(found, int(item), item_name(folder, found, int(item)), _truth(folder, found, item))
             for item in found.order[:MOST_BARS]
         ]
     return Section("classes", "How sure the predictions are", blocks, _cards(found), short="Predictions")
@@ -106,19 +106,19 @@ def _cards(found: Predictions) -> list[Card]:
     for name, (title, detail) in titles.items():
         if name in found.entropies and np.isfinite(found.entropies[name][1]).any():
             value, error = (average(values) for values in found.entropies[name])
-            cards.append(Card(short(value), title, f"{detail}; average, ± {short(error, 2)} for one {found.unit}"))
+            cards.append(Card(short(value), title, f"{detail}; average, ±\u00a0{short(error, 2)} for one {found.unit}"))
     return cards
 
 
-def _truth(folder: Folder, item: Any) -> int | None:
-    labels = folder.data.labels
-    return None if labels is None or labels.dtype.kind not in "iu" else int(labels.reshape(-1)[item])
+def _truth(folder: Folder, found: Predictions, item: Any) -> int | None:
+    true = found.true_classes(folder.data.labels)
+    return None if true is None else int(true[item])
 
 
 def _ranking(folder: Folder, found: Predictions) -> list[TableBlock]:
     """The most uncertain predictions first: what they are, and what makes them uncertain."""
     items = [int(item) for item in found.order[:MOST_RANKS]]
-    truth = _truth(folder, 0) is not None
+    truth = _truth(folder, found, 0) is not None
     columns = [found.unit.capitalize(), "Predicted", *(["True label"] if truth else []), "Probability"]
     columns += ["Confidence"] if found.knows_confidence else []
     columns += ["Votes"] if found.votes is not None else []
@@ -145,7 +145,7 @@ def _file(found: Predictions) -> str:
 
 
 def _rank(folder: Folder, found: Predictions, item: int) -> list[str]:
-    truth = _truth(folder, item)
+    truth = _truth(folder, found, item)
     p, p_stderr = found.label_p
     cells = [item_name(folder, found, item), found.name(item)]
     cells += [] if truth is None else [found.names[truth]]
@@ -218,7 +218,7 @@ def _data_and_model(folder: Folder) -> Section:
     total = data + model
     titles = {"aleatoric_variance": "Of the data", "epistemic_variance": "Of the model", "total_variance": "Total"}
     cards = [
-        Card(short(average(values[name])), titles[name], f"variance, average; ± {short(average(errors[name]), 2)}")
+        Card(short(average(values[name])), titles[name], f"variance, average; ±\u00a0{short(average(errors[name]), 2)}")
         for name in found
     ]
     share = float(np.median(model / np.where(total > 0, total, np.nan)))

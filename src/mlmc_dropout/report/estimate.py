@@ -20,7 +20,7 @@ from mlmc_dropout.report.formats import duration, passes, percent, probability, 
 from mlmc_dropout.report.levels import allocation, levels
 from mlmc_dropout.report.numbers import Comparison, Matrices, compare, matrices
 from mlmc_dropout.report.outlook import what_next
-from mlmc_dropout.report.pictures import input_name, output_words, pictures
+from mlmc_dropout.report.pictures import input_name, item_name, output_words, pictures
 from mlmc_dropout.report.predictions import Predictions, predictions
 from mlmc_dropout.report.truth import beside_labels
 from mlmc_dropout.result import Result
@@ -184,8 +184,7 @@ def _found_classes(folder: Folder, found: Predictions, comparison: Comparison) -
     """What matters of classes: the probability of the predicted one, how well it is known, whether it may change."""
     p, p_stderr = found.label_p
     middle, largest = float(np.median(p)), float(p_stderr[found.worst])
-    where = input_name(folder, int(found.rows[found.worst]))
-    where += f", {found.where[found.worst]}" if found.where[found.worst] else ""
+    where = item_name(folder, found, found.worst)
     detail = f"median; {probability(float(p.min()))} to {probability(float(p.max()))}"
     cards = [
         Card(probability(middle), "Probability of the predicted class", detail),

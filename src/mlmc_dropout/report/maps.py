@@ -125,8 +125,9 @@ def _pixels(found: Predictions, labels: NDArray[Any] | None, row: int, sides: tu
     """Predicted and true classes of the pixels of an input, and what is known of their uncertainty."""
     of_row = found.rows == row
     classes = {"predicted classes": found.label[of_row]}
-    if labels is not None and labels.size == len(found.label):
-        classes["true labels"] = labels.reshape(-1)[of_row]
+    true = found.true_classes(labels)
+    if true is not None:
+        classes["true labels"] = true[of_row]
     slots = _slots(np.concatenate([*classes.values()]))
     tiles = [_class_tile(what, values.reshape(sides), slots) for what, values in classes.items()]
     measures = {name.replace("_", " "): found.shown(name)[of_row].reshape(sides) for name in found.entropies}

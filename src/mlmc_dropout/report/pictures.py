@@ -124,7 +124,7 @@ def item_name(folder: Folder, found: Predictions, item: int) -> str:
     Returns:
         As in ``input 3, row 8, column 8``.
     """
-    where = f", {found.where[item]}" if found.where[item] else ""
+    where = f", {found.place[item]}" if found.place[item] else ""
     return f"{input_name(folder, int(found.rows[item])).replace(' ', NO_BREAK, 1)}{where}"
 
 

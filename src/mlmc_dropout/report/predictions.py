@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import entr, ndtri
 
-from mlmc_dropout.report.names import class_words, is_classes, is_pair, place_words, places
+from mlmc_dropout.report.names import class_words, is_classes, is_pair, place, place_words, places
 from mlmc_dropout.report.numbers import matrix
 from mlmc_dropout.result import Result
 from mlmc_dropout.result.text import SETTLED
@@ -29,7 +29,8 @@ class Predictions:
     Attributes:
         names: Names of the classes.
         rows: The input that an item belongs to, (items,).
-        where: Where in the input, as in ``row 12, column 7``; empty if an input has one item.
+        where: Where in the input, for terminals, as in ``at 12,7``; empty if an input has one item.
+        place: The same for pages, as in ``row 12, column 7``.
         unit: What an item is: "input", "pixel", "position" or "output".
         p: Mean probabilities, (items, classes).
         p_stderr: Their standard errors.
@@ -44,6 +45,7 @@ class Predictions:
     names: Sequence[str]
     rows: NDArray[np.int64]
     where: Sequence[str]
+    place: Sequence[str]
     unit: str
     p: Array
     p_stderr: Array
@@ -120,6 +122,19 @@ class Predictions:
         """
         return self.names[int(self.label[item])]
 
+    def true_classes(self, labels: NDArray[Any] | None) -> NDArray[np.int64] | None:
+        """The true classes of the items.
+
+        Args:
+            labels: True labels of any kind, or None.
+
+        Returns:
+            Their numbers, (items,); ``None`` if the labels are no classes, one for each item.
+        """
+        if labels is None or labels.dtype.kind not in "iu" or labels.size != len(self.label):
+            return None
+        return labels.reshape(-1)
+
     def runner_up(self, item: int) -> int:
         """The class of the second largest probability.
 
@@ -161,7 +176,8 @@ def predictions(result: Result, class_names: Sequence[str] = ()) -> Predictions 
     return Predictions(
         class_words(result, class_names),
         np.repeat(np.arange(count), several),
-        _where(result, class_names) * count,
+        _where(result, class_names, lambda index: f"at {place(index)}") * count,
+        _where(result, class_names, place_words) * count,
         _unit(result, class_names),
         p,
         p_stderr,
@@ -234,13 +250,13 @@ def _are_named(result: Result, class_names: Sequence[str]) -> bool:
     return is_pair(result) and len(class_names) == result.structure.width
 
 
-def _where(result: Result, class_names: Sequence[str]) -> list[str]:
+def _where(result: Result, class_names: Sequence[str], words: Callable[[tuple[int, ...]], str]) -> list[str]:
     """Where in an input its items are."""
     if places(result) == 1:
         return [""]
     if _are_named(result, class_names):
         return list(class_names)
-    return [place_words(index) for index in np.ndindex(_shape(result))]
+    return [words(index) for index in np.ndindex(_shape(result))]
 
 
 def _unit(result: Result, class_names: Sequence[str]) -> str:

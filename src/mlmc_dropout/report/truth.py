@@ -76,8 +76,9 @@ def judge(m: Matrices, labels: NDArray[Any], found: Predictions | None = None) -
     Returns:
         What is wrong, and how uncertain it was.
     """
-    if found is not None and labels.dtype.kind in "iu" and labels.size == len(found.label):
-        wrong = (found.label != labels.reshape(-1)).astype(np.float64)
+    true = None if found is None else found.true_classes(labels)
+    if found is not None and true is not None:
+        wrong = (found.label != true).astype(np.float64)
         return Verdict(wrong, found.score, True, found.measure, found.unit, found.rows)
     if labels.ndim == 1 and labels.dtype.kind in "iu" and m.mean.shape[1] > 1:
         predicted = m.mean.argmax(axis=1)
