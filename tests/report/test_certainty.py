@@ -14,7 +14,7 @@ from torch import nn
 import mlmc_dropout as md
 from mlmc_dropout.errors import InputError
 from mlmc_dropout.report import write_page, write_result_page
-from mlmc_dropout.report.charts import class_bars
+from mlmc_dropout.report.charts import class_bars, scatter_with_errors
 from mlmc_dropout.report.data import PageData
 from mlmc_dropout.report.folder import write_folder
 from mlmc_dropout.report.formats import with_error
@@ -92,6 +92,28 @@ def test_settled_labels_are_said_to_be(tmp_path):
     text = page(tmp_path, result)
     assert "of 24: more passes would not change them" in text and "classes that are not settled" not in text
     assert result["label"].reliable.all()  # although their probabilities are not
+    assert "</span>not settled</li>" not in text and "</span>an input</li>" in text  # no key to what is not there
+
+
+def test_the_key_of_what_is_not_settled(classes, tmp_path):
+    assert "</span>not settled</li>" in page(tmp_path, classes)
+
+
+def test_probabilities_are_not_rounded_to_1(tmp_path):
+    with torch.no_grad():
+        sure = net(3)
+        sure[-1].bias.copy_(torch.tensor([19.0, 0.0, -9.0]))
+    text = page(tmp_path, md.estimate(sure, X, outputs="logits", budget=64, method="pooled"))
+    assert "predicted class is over\u00a00.999 in the median" in text
+
+
+def test_points_that_are_left_out_are_counted():
+    found = scatter_with_errors(
+        (np.arange(1000.0), np.ones(1000)), np.ones(1000), ("a", "b"), np.arange(1000), None, "pixel"
+    )
+    assert "Of 1\u202f000 pixels, the 200 with the largest sum of both are shown, and every 4th" in found.caption
+    few = scatter_with_errors((np.arange(10.0), np.ones(10)), np.ones(10), ("a", "b"), np.arange(10))
+    assert "shown" not in few.caption
 
 
 def test_the_rejection_curve_follows_the_entropy(classes, tmp_path):

@@ -138,6 +138,12 @@ def test_histograms_of_probabilities_end_at_0_and_1() -> None:
     assert "probability of draw" in figure.drawings[0] and figure.caption.endswith("probability of draw.")
     assert figure.drawings[0].count('class="theory"') == 1 and free.drawings[0].count('class="theory"') == 2
     assert Axis.of([0.0, 1.0], "", within=(0.0, 1.0)).high == 1.0 < Axis.of([0.0, 1.0], "").high
+    gaps = []
+    for drawing in (figure.drawings[0], free.drawings[0]):
+        bars = re.findall(r'class="bar" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', drawing)
+        ends = [float(x) for x in re.findall(r'x2="([\d.]+)"', drawing)]
+        gaps.append(max(ends) - max(float(x) + float(width) for x, width in bars))
+    assert gaps[0] < 2 < 20 < gaps[1]  # bars reach the end of the axis, which has no room behind 1
 
 
 def test_a_single_output_has_no_number(tmp_path: Path) -> None:
