@@ -45,7 +45,7 @@ def test_files_and_page_say_what_the_library_says(folder: Path, capsys: pytest.C
     assert len(lines) == 3
     assert float(lines[1].split(",")[1]) == found["nll"].value
     page = (folder / "run" / "report.html").read_text()
-    for text in ("Averages over the data set", "Levels of nll", "Measured rates"):
+    for text in ("Averages over the data set", "Levels of the negative log-likelihood", "Measured rates"):
         assert text in page
     assert "mutual" not in page
     assert main(["report", "run", "--out", "again.html"]) == 0

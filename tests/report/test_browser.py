@@ -84,6 +84,21 @@ def cases() -> dict[str, tuple[md.Result, dict[str, Any], PageData]]:
             {},
             PageData.of(grid, draw.integers(0, 2, len(grid)), ["a quiet night", "an alarm worth getting up for"]),
         ),
+        "top": (
+            md.estimate(classes, rows, budget=60, outputs="logits", decision=md.TopK(5, by="entropy")),
+            {"asked": {"decision": "top:5:entropy", "confidence": 0.99}},
+            PageData.of(rows, None, names, features),
+        ),
+        "above": (
+            md.estimate(classes, rows, budget=60, outputs="logits", decision=md.Above(0.2)),
+            {"asked": {"decision": "above:0.2", "confidence": 0.99}},
+            PageData.of(rows, None, names, features),
+        ),
+        "decided": (
+            md.estimate(classes, rows, budget=60, outputs="logits", decision="label"),
+            {"asked": {"decision": "label", "confidence": 0.99}},
+            PageData.of(rows, None, names, features),
+        ),
         "heads": (
             md.estimate(
                 heads,
@@ -98,7 +113,7 @@ def cases() -> dict[str, tuple[md.Result, dict[str, Any], PageData]]:
         "pixels": (
             md.estimate(seeded(Logits), torch.rand(3, 1, 16, 16), budget=16, outputs="logits"),
             {},
-            PageData.of(class_names=["road", "sky", "everything else"]),
+            PageData.of(None, draw.integers(0, 3, (3, 16, 16)), ["road", "sky", "everything else"]),
         ),
         "segmentation": (
             md.estimate(seeded(Segmentation), torch.rand(4, 1, 32, 40), budget=32),

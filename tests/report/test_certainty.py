@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import nn
 import mlmc_dropout as md
 from mlmc_dropout.errors import InputError
 from mlmc_dropout.report import write_page, write_result_page
-from mlmc_dropout.report.charts import class_bars
+from mlmc_dropout.report.charts import class_bars, scatter_with_errors
 from mlmc_dropout.report.data import PageData
 from mlmc_dropout.report.folder import write_folder
 from mlmc_dropout.report.formats import with_error
@@ -69,7 +70,7 @@ def test_class_names_everywhere_and_as_text(classes, tmp_path):
     name = NAMES[int(classes["label"].value[most])]
     row = re.search(rf'<th scope="row" role="rowheader">input\u00a0{most}</th>(.*?)</tr>', text, re.S)
     assert row is not None and name.replace("<", "&lt;").replace(">", "&gt;") in row[1]
-    assert not re.search(r'data-label="(Label|True|Output)"[^>]*>\d', text)
+    assert not re.search(r'data-label="(Predicted|True label|Output)"[^>]*>\d', text)
 
 
 def test_numbers_are_those_of_the_result(classes, tmp_path):
@@ -78,7 +79,7 @@ def test_numbers_are_those_of_the_result(classes, tmp_path):
     for name in ("entropy", "expected_entropy", "mutual_information"):
         assert with_error(float(classes[name].value[most]), float(classes[name].stderr[most])) in text
     unsettled = int((classes["label"].confidence < 0.99).sum())
-    assert f"{unsettled} of 24 labels have a confidence below" in text
+    assert f"{unsettled} of 24 predicted classes have a confidence below" in text
     least = float(classes["label"].confidence.min())
     assert f"about {float(f'{passes_to_settle(least, 64):.2g}'):.0f}" in text.replace("\u202f", "")
 
@@ -89,8 +90,30 @@ def test_settled_labels_are_said_to_be(tmp_path):
         sure[-1].bias.copy_(torch.tensor([9.0, 0.0, -9.0]))
     result = md.estimate(sure, X, outputs="logits", budget=64, method="pooled")
     text = page(tmp_path, result)
-    assert "of 24: more passes would not change them" in text and "Labels that are not settled" not in text
+    assert "of 24: more passes would not change them" in text and "classes that are not settled" not in text
     assert result["label"].reliable.all()  # although their probabilities are not
+    assert "</span>not settled</li>" not in text and "</span>an input</li>" in text  # no key to what is not there
+
+
+def test_the_key_of_what_is_not_settled(classes, tmp_path):
+    assert "</span>not settled</li>" in page(tmp_path, classes)
+
+
+def test_probabilities_are_not_rounded_to_1(tmp_path):
+    with torch.no_grad():
+        sure = net(3)
+        sure[-1].bias.copy_(torch.tensor([19.0, 0.0, -9.0]))
+    text = page(tmp_path, md.estimate(sure, X, outputs="logits", budget=64, method="pooled"))
+    assert "predicted class is over\u00a00.999 in the median" in text
+
+
+def test_points_that_are_left_out_are_counted():
+    found = scatter_with_errors(
+        (np.arange(1000.0), np.ones(1000)), np.ones(1000), ("a", "b"), np.arange(1000), None, "pixel"
+    )
+    assert "Of 1\u202f000 pixels, the 200 with the largest sum of both are shown, and every 4th" in found.caption
+    few = scatter_with_errors((np.arange(10.0), np.ones(10)), np.ones(10), ("a", "b"), np.arange(10))
+    assert "shown" not in few.caption
 
 
 def test_the_rejection_curve_follows_the_entropy(classes, tmp_path):
@@ -99,6 +122,32 @@ def test_the_rejection_curve_follows_the_entropy(classes, tmp_path):
     np.testing.assert_array_equal(verdict.spread, classes["entropy"].value)
     np.testing.assert_array_equal(verdict.wrong, classes["label"].value != labels)
     assert "uncertainty (entropy)" in page(tmp_path, classes, labels=labels)
+
+
+def test_entropies_are_shown_within_their_limits(classes, tmp_path):
+    """Estimates without bias may lie beyond the logarithm of the number of classes."""
+    entropy = classes["entropy"]
+    value = entropy.value.copy()
+    value[5] = np.log(4) + 0.02
+    beyond = replace(classes, quantities={**classes.quantities, "entropy": replace(entropy, value=value)})
+    found = predictions(beyond)
+    assert found is not None and found.exceeds_limits and found.order[0] == 5
+    assert found.score.max() == found.score[5] == np.log(4)
+    text, shown = page(tmp_path, beyond), with_error(np.log(4), float(entropy.stderr[5]))
+    assert f'data-label="Entropy">{shown}<' in text and "can exceed these limits by their error" in text
+    assert with_error(value[5], float(entropy.stderr[5])) not in text
+    assert "can exceed these limits" not in page(tmp_path, classes)
+
+
+def test_one_largest_error(classes, tmp_path):
+    """Findings and outlook state the same error: that of predicted classes, although others have larger ones."""
+    stderr = classes.mean_stderr.copy()
+    label = classes["label"].value
+    stderr[3, (label[3] + 1) % 4] = 0.9
+    stderr[4, label[4]] = 0.2
+    text = page(tmp_path, replace(classes, mean_stderr=stderr))
+    assert "<strong>0.2</strong>" in text and "to within 0.2 or better everywhere" in text
+    assert "largest error of the probability of a predicted class (0.1 instead of 0.2)" in text
 
 
 def test_bars_have_error_bars_to_scale():
@@ -133,9 +182,17 @@ def test_pixels_have_classes_and_maps(tmp_path):
     torch.manual_seed(0)
     result = md.estimate(Net().eval(), torch.rand(2, 1, 9, 10), outputs="logits", budget=16, method="pooled")
     names = ["road", "sky", "tree"]
-    assert component_names(result, names)[:4] == ["road at 0,0", "sky at 0,0", "tree at 0,0", "road at 0,1"]
+    assert component_names(result, names)[:4] == [
+        "road at row 0, column 0",
+        "sky at row 0, column 0",
+        "tree at row 0, column 0",
+        "road at row 0, column 1",
+    ]
     text = page(tmp_path, result, class_names=names, labels=np.zeros((2, 9, 10), dtype=int))
-    assert "Pixels of input" in text and "entropy on the left" in text
+    assert "predicted classes, true labels, entropy, mutual information." in text
+    right = 100 * float((result["label"].value[0] == 0).mean())
+    assert f"{float(f'{right:.3g}'):g}\xa0% of them are predicted right" in text
+    assert "true labels" not in page(tmp_path, result, class_names=names)
     assert "channel 0" not in text
     write_folder(tmp_path / "run", result, {}, PageData.of(class_names=names))
     assert write_page(tmp_path / "run").is_file() and not (tmp_path / "run" / "quantities.csv").exists()

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from mlmc_dropout.report.formats import duration, percent, ratio, short, tick_label
+from mlmc_dropout.report.formats import duration, percent, ratio, short, tick_label, with_error
 
 CASES = [
     (0.0, "0", "0"),
@@ -38,3 +38,8 @@ def test_units() -> None:
     assert (ratio(2.187), percent(0.1234), duration(1.26), duration(75.2)) == ("2.2×", "12\xa0%", "1.3 s", "75 s")
     assert tick_label(1e6) == "10⁶"
     assert tick_label(0.0) == "0"
+
+
+def test_numbers_are_not_torn_from_their_errors() -> None:
+    for value, error in ((0.5, 0.01), (1e9, 1.0), (0.5, math.nan)):
+        assert " " not in with_error(value, error) and "\u00a0±\u00a0" in with_error(value, error)

@@ -191,6 +191,18 @@ def test_the_hash_of_the_weights_is_shown(model, tmp_path):
     assert "<dt>Hash of the weights</dt><dd>abc123</dd>" in text
 
 
+def test_settings_have_names_and_stand_once(model, tmp_path):
+    x = np.linspace(0, 1, 5)[:, None]
+    result = md.estimate(model, x, method="control-variate", budget=300)
+    text = _page(tmp_path / "a", result, x, asked={"labels": "y.npy", "relative": True})
+    for name in ("Passes of a design", "Masks at which gradients were taken", "Method asked for", "True labels"):
+        assert f"<dt>{name}</dt>" in text
+    assert "<dt>Relative</dt><dd>yes</dd>" in text and "<dt>Design</dt>" not in text
+    classes = md.estimate(model, x, method="pooled", budget=64, outputs="logits")
+    for asked in ({}, {"outputs": "logits"}):
+        assert _page(tmp_path / "b", classes, x, asked=asked).count("<dt>Outputs</dt>") == 1
+
+
 def test_hostile_titles_and_settings_stay_text(model, tmp_path):
     evil = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
     result = md.estimate(model, np.zeros((3, 1)), method="pooled", budget=64)

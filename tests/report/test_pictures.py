@@ -16,12 +16,14 @@ from torch import nn
 import mlmc_dropout as md
 from mlmc_dropout.errors import InputError
 from mlmc_dropout.report import write_page, write_result_page
-from mlmc_dropout.report.colours import ANCHORS, png
+from mlmc_dropout.report.charts import histogram
+from mlmc_dropout.report.colours import ANCHORS, CLASS_COLOURS, class_png, png
 from mlmc_dropout.report.data import PageData
 from mlmc_dropout.report.folder import write_folder
 from mlmc_dropout.report.maps import _grid, _image_axes
 from mlmc_dropout.report.numbers import matrices
 from mlmc_dropout.report.passes import passes_of, telling_rows
+from mlmc_dropout.report.svg import Axis
 from mlmc_dropout.report.truth import judge
 
 pytest.importorskip("jinja2")
@@ -46,6 +48,15 @@ def test_a_png_holds_the_numbers() -> None:
         found = [pixels[column, row] for row in (0, 1) for column in (0, 1)]
     wanted = [ANCHORS[0], ANCHORS[4], ANCHORS[2], ANCHORS[1]]
     assert np.abs(np.array(found) - np.array(wanted)).max() <= 3
+
+
+def test_a_picture_of_classes_has_a_colour_for_each() -> None:
+    image = pytest.importorskip("PIL.Image")
+    address = class_png(np.array([[0, 1], [8, 2]]))
+    with image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))) as opened:
+        pixels = opened.convert("RGB").load()
+        found = ["#" + bytes(pixels[column, row]).hex() for row in (0, 1) for column in (0, 1)]
+    assert found == [CLASS_COLOURS[i] for i in (0, 1, 8, 2)]
 
 
 def test_grids_are_recognised_whatever_their_order() -> None:
@@ -113,9 +124,33 @@ def test_histograms_show_passes_of_the_same_law(tmp_path: Path) -> None:
         z = (passes.mean(axis=0) - result.mean[row]) / np.sqrt(passes.var(axis=0) / len(passes))
         assert np.abs(z).max() < 4.5  # six comparisons, error rate below 1e-4
     text = page(tmp_path, result, x, passes=shown)
-    captions = re.findall(r"<figcaption>400 single passes of (input \d+)[^<]*, (the most|the least|of median)", text)
+    pattern = r"<figcaption>400 single passes of (input \d+)[^<]*, the one with (.*?) standard deviation of a pass"
+    captions = re.findall(pattern, text)
     assert [f"input {row}" for row in rows] == [name for name, _ in captions]
-    assert [standing for _, standing in captions] == ["the most", "of median", "the least"]
+    assert [standing for _, standing in captions] == ["the largest", "a median", "the smallest"]
+
+
+def test_histograms_of_probabilities_end_at_0_and_1() -> None:
+    """And say whose probability it is."""
+    draw = np.random.default_rng(0).beta(0.5, 0.05, size=400)
+    figure = histogram(draw, 0.9, 0.2, "input 3", "probability of draw", (0.0, 1.0))
+    free = histogram(draw, 0.9, 0.2, "input 3", "output")
+    assert "probability of draw" in figure.drawings[0] and figure.caption.endswith("probability of draw.")
+    assert figure.drawings[0].count('class="theory"') == 1 and free.drawings[0].count('class="theory"') == 2
+    assert Axis.of([0.0, 1.0], "", within=(0.0, 1.0)).high == 1.0 < Axis.of([0.0, 1.0], "").high
+    gaps = []
+    for drawing in (figure.drawings[0], free.drawings[0]):
+        bars = re.findall(r'class="bar" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', drawing)
+        ends = [float(x) for x in re.findall(r'x2="([\d.]+)"', drawing)]
+        gaps.append(max(ends) - max(float(x) + float(width) for x, width in bars))
+    assert gaps[0] < 2 < 20 < gaps[1]  # bars reach the end of the axis, which has no room behind 1
+
+
+def test_a_single_output_has_no_number(tmp_path: Path) -> None:
+    x = np.linspace(0, 1, 9)[:, None]
+    text = page(tmp_path, md.estimate(net(1, 1), x, method="pooled", budget=64), x)
+    assert "Output over the inputs" in text and "output 0" not in text.lower()
+    assert "Output 1 over the inputs" in page(tmp_path, md.estimate(net(1, 2), x, method="pooled", budget=64), x)
 
 
 def test_labels_class_names_and_features_are_shown(tmp_path: Path) -> None:
@@ -167,4 +202,4 @@ def test_everything_survives_the_folder(tmp_path: Path) -> None:
     for name in ("x", "labels", "passes"):
         np.testing.assert_array_equal(getattr(again, name), getattr(data, name))
     assert (again.feature_names, again.class_names, again.pass_rows) == (("u", "v"), ("a", "b", "c"), (2, 4))
-    assert "Beside the labels" in write_page(tmp_path).read_text(encoding="utf-8")
+    assert "Beside the true labels" in write_page(tmp_path).read_text(encoding="utf-8")

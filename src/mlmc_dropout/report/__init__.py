@@ -154,7 +154,9 @@ def render(page: Page) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    style = environment.get_template("style.css").render()
+    from mlmc_dropout.report.colours import CLASS_COLOURS
+
+    style = environment.get_template("style.css").render(class_colours=CLASS_COLOURS)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()  # nothing but this style is allowed
     return environment.get_template("page.html").render(page=page, style=style, style_hash=f"sha256-{digest}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,19 +10,18 @@ from numpy.typing import NDArray
 
 from mlmc_dropout.report import charts
 from mlmc_dropout.report.blocks import Card, Note, Section, TableBlock, Text
-from mlmc_dropout.report.decided import decisions
+from mlmc_dropout.report.decided import decisions, open_items
 from mlmc_dropout.report.folder import MOST_PLACES, QUANTITIES, TABLE, Folder
 from mlmc_dropout.report.formats import passes, percent, short, with_error
 from mlmc_dropout.report.names import place
 from mlmc_dropout.report.numbers import Matrices, average, matrix
-from mlmc_dropout.report.pictures import input_name, output_names
+from mlmc_dropout.report.pictures import input_name, item_name, output_names
 from mlmc_dropout.report.predictions import Predictions, passes_to_settle, predictions
 from mlmc_dropout.result.text import SETTLED
 
 __all__ = ["certainty"]
 
 Array = NDArray[np.float64]
-NO_BREAK = "\u00a0"
 MOST_BARS = 5  # inputs whose classes are drawn
 MOST_RANKS = 10
 MOST_UNSETTLED = 20
@@ -45,7 +43,7 @@ def certainty(folder: Folder, m: Matrices) -> Iterator[Section]:
     shown: tuple[str, ...] = ()
     decided = "decision" in folder.result.quantities
     if decided:
-        yield decisions(folder, () if found is None else found.names)
+        yield decisions(folder, m, found)
     if found is not None:
         yield _classes(folder, found)
         shown = _OF_CLASSES
@@ -65,14 +63,17 @@ def certainty(folder: Folder, m: Matrices) -> Iterator[Section]:
 def _classes(folder: Folder, found: Predictions) -> Section:
     blocks: list[Any] = [Text(_in_words(found))]
     if {"expected_entropy", "mutual_information"} <= {*found.entropies}:
-        blocks.append(charts.data_against_model(found))
+        blocks.append(charts.data_against_model(found, open_items(folder, found)))
     blocks += _ranking(folder, found)
     if doubtful := int((~found.reliable).sum()):
-        text = f"For {doubtful} of {len(found.label)} predictions rare passes may change entropies more than the "
-        blocks.append(Note(f"{text}standard errors say; labels that are settled stay as they are.", calm=True))
+        text = (
+            f"For {passes(doubtful)} of {passes(len(found.label))} predictions rare passes may change entropies more "
+        )
+        text += "than the standard errors say; predicted classes that are settled stay as they are."
+        blocks.append(Note(text, calm=True))
     if len(found.names) > 2 and not any(found.where):  # pixels and words are many; maps show them better
         blocks += [
-            charts.class_bars(found, int(item), _item_name(folder, found, int(item)), _truth(folder, item))
+            charts.class_bars(found, int(item), item_name(folder, found, int(item)), _truth(folder, found, item))
             for item in found.order[:MOST_BARS]
         ]
     return Section("classes", "How sure the predictions are", blocks, _cards(found), short="Predictions")
@@ -80,12 +81,17 @@ def _classes(folder: Folder, found: Predictions) -> Section:
 
 def _in_words(found: Predictions) -> str:
     text = "Entropy is all uncertainty of a prediction, from 0 (certain) to the logarithm of the number of classes, "
-    text += f"here {short(math.log(len(found.names)))}."
+    text += f"here {short(found.limit, 4)}."
     if {"expected_entropy", "mutual_information"} <= {*found.entropies}:
         text += (
             " The expected entropy of a pass is the part that lies in the data (aleatoric): more passes or more "
             "training do not remove it. The mutual information of prediction and dropout masks is the part that lies "
             "in the model (epistemic): passes disagree there, and more training data would help."
+        )
+    if found.exceeds_limits:
+        text += (
+            " Estimates are corrected for their bias and can exceed these limits by their error; such values are shown "
+            "at the limit here, and as they are in the files."
         )
     return text
 
@@ -100,39 +106,36 @@ def _cards(found: Predictions) -> list[Card]:
     for name, (title, detail) in titles.items():
         if name in found.entropies and np.isfinite(found.entropies[name][1]).any():
             value, error = (average(values) for values in found.entropies[name])
-            cards.append(Card(short(value), title, f"{detail}; average, ± {short(error, 2)} for an input"))
+            cards.append(Card(short(value), title, f"{detail}; average, ±\u00a0{short(error, 2)} for one {found.unit}"))
     return cards
 
 
-def _item_name(folder: Folder, found: Predictions, item: int) -> str:
-    where = f", {found.where[item]}" if found.where[item] else ""
-    return f"{input_name(folder, int(found.rows[item])).replace(' ', NO_BREAK, 1)}{where}"
-
-
-def _truth(folder: Folder, item: Any) -> int | None:
-    labels = folder.data.labels
-    return None if labels is None or labels.dtype.kind not in "iu" else int(labels.reshape(-1)[item])
+def _truth(folder: Folder, found: Predictions, item: Any) -> int | None:
+    true = found.true_classes(folder.data.labels)
+    return None if true is None else int(true[item])
 
 
 def _ranking(folder: Folder, found: Predictions) -> list[TableBlock]:
     """The most uncertain predictions first: what they are, and what makes them uncertain."""
     items = [int(item) for item in found.order[:MOST_RANKS]]
-    truth = _truth(folder, 0) is not None
-    columns = ["Input", "Label", *(["True"] if truth else []), "Probability"]
+    truth = _truth(folder, found, 0) is not None
+    columns = [found.unit.capitalize(), "Predicted", *(["True label"] if truth else []), "Probability"]
     columns += ["Confidence"] if found.knows_confidence else []
     columns += ["Votes"] if found.votes is not None else []
-    votes = " Votes: the share of passes that predict the label." if found.votes is not None else ""
-    note = f"± is one standard error.{votes} All inputs are in {_file(found)}."
+    votes = " Votes: the share of passes that predict the same class." if found.votes is not None else ""
+    note = f"± is one standard error.{votes} All {found.unit}s are in {_file(found)}."
     rows = [_rank(folder, found, item) for item in items]
     heads = {"entropy": "Entropy", "expected_entropy": "Of the data", "mutual_information": "Of the model"}
-    pairs = [*found.entropies.values()]
+    pairs = [(found.shown(name), error) for name, (_, error) in found.entropies.items()]
     parts = [
-        [_item_name(folder, found, item), *(with_error(float(v[item]), float(e[item])) for v, e in pairs)]
+        [item_name(folder, found, item), *(with_error(float(v[item]), float(e[item])) for v, e in pairs)]
         for item in items
     ]
     return [
-        TableBlock("The most uncertain predictions", columns, rows, note, text_columns=3 if truth else 2),
-        TableBlock("What makes them uncertain", ["Input", *(heads[name] for name in found.entropies)], parts),
+        TableBlock(
+            f"The most uncertain predictions, by {found.measure}", columns, rows, note, text_columns=3 if truth else 2
+        ),
+        TableBlock("What makes them uncertain", [columns[0], *(heads[name] for name in found.entropies)], parts),
     ]
 
 
@@ -142,9 +145,9 @@ def _file(found: Predictions) -> str:
 
 
 def _rank(folder: Folder, found: Predictions, item: int) -> list[str]:
-    truth = _truth(folder, item)
+    truth = _truth(folder, found, item)
     p, p_stderr = found.label_p
-    cells = [_item_name(folder, found, item), found.name(item)]
+    cells = [item_name(folder, found, item), found.name(item)]
     cells += [] if truth is None else [found.names[truth]]
     cells.append(with_error(float(p[item]), float(p_stderr[item])))
     cells += [_confidence(float(found.confidence[item]))] if found.knows_confidence else []
@@ -156,19 +159,27 @@ def _confidence(confidence: float) -> str:
 
 
 def _unsettled(folder: Folder, found: Predictions) -> Section:
-    """Labels that more passes may change, and how many passes that takes."""
+    """Predicted classes that more passes may change, and how many passes that takes."""
     items, count = found.unsettled, len(found.label)
-    title = "Labels that are not settled"
+    title = "Predicted classes that are not settled"
     why = Text(
-        f"{passes(len(items))} of {passes(count)} labels have a confidence below {percent(SETTLED)}: the two leading "
-        "classes are too close for the passes spent. Their difference in standard errors grows with the square root of "
-        "the passes, which gives the passes needed, if the difference is as large as it looks."
+        f"{passes(len(items))} of {passes(count)} predicted classes have a confidence below {percent(SETTLED)}: the "
+        "two leading classes are too close for the passes spent. Their difference in standard errors grows with the "
+        "square root of the passes, which gives the passes needed, if the difference is as large as it looks."
     )
     rows = [_contest(folder, found, int(item)) for item in items[:MOST_UNSETTLED]]
     hidden = len(items) - len(rows)
     table = TableBlock(
-        "The least certain labels first",
-        ("Input", "Label", "Runner-up", "Probability", "Of the runner-up", "Confidence", "Passes needed"),
+        "The least certain first",
+        (
+            found.unit.capitalize(),
+            "Predicted",
+            "Runner-up",
+            "Probability",
+            "Of the runner-up",
+            "Confidence",
+            "Passes needed",
+        ),
         rows,
         f"For {hidden} more see {_file(found)}." if hidden else "",
         text_columns=3,
@@ -180,7 +191,7 @@ def _contest(folder: Folder, found: Predictions, item: int) -> list[str]:
     second, confidence = found.runner_up(item), float(found.confidence[item])
     p, p_stderr = found.label_p
     return [
-        _item_name(folder, found, item),
+        item_name(folder, found, item),
         found.name(item),
         found.names[second],
         with_error(float(p[item]), float(p_stderr[item])),
@@ -207,7 +218,7 @@ def _data_and_model(folder: Folder) -> Section:
     total = data + model
     titles = {"aleatoric_variance": "Of the data", "epistemic_variance": "Of the model", "total_variance": "Total"}
     cards = [
-        Card(short(average(values[name])), titles[name], f"variance, average; ± {short(average(errors[name]), 2)}")
+        Card(short(average(values[name])), titles[name], f"variance, average; ±\u00a0{short(average(errors[name]), 2)}")
         for name in found
     ]
     share = float(np.median(model / np.where(total > 0, total, np.nan)))
@@ -277,7 +288,7 @@ def _values(folder: Folder, m: Matrices, group: list[str], outputs: list[str]) -
         rows.append([input_name(folder, i), *([outputs[j]] if several else []), *cells])
     heads = ["Input", *(["Output"] if several else []), *(_title(name) for name in group)]
     return TableBlock(
-        "Most uncertain inputs first, ± one standard error",
+        "Largest standard deviation of a pass first, ± one standard error",
         heads,
         rows,
         "All inputs are in result.csv." if size == m.std.shape[1] else "All inputs are in quantities.csv.",

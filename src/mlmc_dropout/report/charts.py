@@ -30,7 +30,7 @@ def bands(x: Array, m: Matrices, component: int, label: str, name: str = "input"
         x: Inputs, (inputs,).
         m: The estimates.
         component: Index of the output component.
-        label: Its name.
+        label: What it is called, as in ``output 3``.
         name: What the inputs are called.
 
     Returns:
@@ -41,9 +41,7 @@ def bands(x: Array, m: Matrices, component: int, label: str, name: str = "input"
     xs, mean, std = x[order], m.mean[order, component], m.std[order, component]
 
     def draw(size: Size) -> str:
-        chart = Chart(
-            size, Axis(xs[0], xs[-1], name), Axis.of([*(mean - 2 * std), *(mean + 2 * std)], f"output {label}")
-        )
+        chart = Chart(size, Axis(xs[0], xs[-1], name), Axis.of([*(mean - 2 * std), *(mean + 2 * std)], label))
         chart.band(xs, mean - 2 * std, mean + 2 * std, "band2")
         chart.band(xs, mean - std, mean + std, "band1")
         chart.line(xs, mean, "line")
@@ -52,10 +50,10 @@ def bands(x: Array, m: Matrices, component: int, label: str, name: str = "input"
     widest = int(np.argmax(std))
     return Figure(
         _both_sizes(draw),
-        f"Output {label} over the inputs: the mean of a pass, and one and two standard deviations around it. The bands "
-        "show how far single passes scatter; the mean itself is known far more precisely (its standard error is at "
-        f"most {short(float(m.mean_stderr[:, component].max()))}).",
-        f"Mean of output {label} over inputs from {short(xs[0])} to {short(xs[-1])}: between {short(mean.min())} and "
+        f"{label[0].upper()}{label[1:]} over the inputs: the mean of a pass, and one and two standard deviations "
+        "around it. The bands show how far single passes scatter; the mean itself is known far more precisely (its "
+        f"standard error is at most {short(float(m.mean_stderr[:, component].max()))}).",
+        f"Mean of the {label} over inputs from {short(xs[0])} to {short(xs[-1])}: between {short(mean.min())} and "
         f"{short(mean.max())}. Standard deviation between {short(std.min())} and {short(std.max())}, largest at input "
         f"{short(xs[widest])}.",
         (("line", "mean"), ("band1", "± 1 standard deviation"), ("band2", "± 2 standard deviations")),
@@ -80,7 +78,7 @@ def sorted_uncertainty(m: Matrices) -> Figure:
     def draw(size: Size) -> str:
         chart = Chart(
             size,
-            Axis.of(rank, "rank of the input, most uncertain first"),
+            Axis.of(rank, "rank of the input, largest first"),
             Axis.of([*low, *high], "standard deviation of a pass", zero=True),
         )
         chart.whiskers(rank, low, high, "whisker")
@@ -97,7 +95,9 @@ def sorted_uncertainty(m: Matrices) -> Figure:
     )
 
 
-def histogram(values: Array, mean: float, std: float, where: str, label: str) -> Figure:
+def histogram(
+    values: Array, mean: float, std: float, where: str, label: str, within: tuple[float, float] = (-np.inf, np.inf)
+) -> Figure:
     """Single passes of one input at one output.
 
     Args:
@@ -105,7 +105,8 @@ def histogram(values: Array, mean: float, std: float, where: str, label: str) ->
         mean: The estimated mean.
         std: The estimated standard deviation.
         where: Which input.
-        label: Name of the output.
+        label: What the output is called, as in ``output 3``.
+        within: What outputs cannot exceed: 0 and 1 for probabilities.
 
     Returns:
         The figure.
@@ -114,21 +115,23 @@ def histogram(values: Array, mean: float, std: float, where: str, label: str) ->
     top = float(counts.max())
 
     def draw(size: Size) -> str:
-        low, high = min(float(edges[0]), mean - 2 * std), max(float(edges[-1]), mean + 2 * std)
+        low = max(min(float(edges[0]), mean - 2 * std), within[0])
+        high = min(max(float(edges[-1]), mean + 2 * std), within[1])
         chart = Chart(
             Size(size.width, 0.72 * size.height, size.name),
-            Axis.of([low, high], f"output {label}"),
+            Axis.of([low, high], label, within=within),
             Axis.of([0.0, top], "passes", zero=True),
         )
         chart.columns(edges.tolist(), counts.tolist(), "bar")
         for at, style in ((mean, "line"), (mean - std, "theory"), (mean + std, "theory")):
-            chart.line([at, at], [0.0, top], style)
+            if within[0] <= at <= within[1]:
+                chart.line([at, at], [0.0, top], style)
         return chart.svg()
 
     return Figure(
         _both_sizes(draw),
-        f"{len(values)} single passes of {where}.",
-        f"Histogram of {len(values)} single passes of {where}, output {label}: from {short(float(values.min()))} to "
+        f"{len(values)} single passes of {where}{f': {label}' if label != 'output' else ''}.",
+        f"Histogram of {len(values)} single passes of {where}, {label}: from {short(float(values.min()))} to "
         f"{short(float(values.max()))}, mean {short(mean)}, standard deviation {short(std)}.",
         (("bar", "single passes"), ("line", "mean"), ("theory", "± 1 standard deviation")),
     )
@@ -193,19 +196,21 @@ def class_bars(found: Predictions, item: int, where: str, truth: int | None = No
     )
 
 
-def data_against_model(found: Predictions) -> Figure:
+def data_against_model(found: Predictions, marked: NDArray[np.int64] | None = None) -> Figure:
     """Expected entropy against mutual information, an item a dot.
 
     Args:
         found: The predictions, with both.
+        marked: Items that are not settled, if that is known.
 
     Returns:
         The figure.
     """
-    data, _ = found.entropies["expected_entropy"]
-    model, error = found.entropies["mutual_information"]
+    data, model = (found.shown(name) for name in ("expected_entropy", "mutual_information"))
+    error = found.entropies["mutual_information"][1]
     labels = ("expected entropy: of the data", "mutual information: of the model")
-    return scatter_with_errors((data, model), error, labels, np.argsort(-(data + model)), found.unsettled)
+    order = np.argsort(-(data + model), kind="stable")
+    return scatter_with_errors((data, model), error, labels, order, marked, found.unit)
 
 
 def scatter_with_errors(
@@ -214,6 +219,7 @@ def scatter_with_errors(
     labels: tuple[str, str],
     order: NDArray[np.int64],
     marked: NDArray[np.int64] | None = None,
+    unit: str = "input",
 ) -> Figure:
     """What is due to the data against what is due to the model.
 
@@ -222,14 +228,16 @@ def scatter_with_errors(
         error: Standard errors of the second.
         labels: What the axes measure.
         order: Items, the most important first; if there are many, all of the first and some of the others are shown.
-        marked: Items whose labels are not settled, if there are labels.
+        marked: Items that are not settled, if that is known.
+        unit: What an item is called.
 
     Returns:
         The figure.
     """
     x, y = points
     first, others = order[: MOST_POINTS // 2], order[MOST_POINTS // 2 :]
-    thinned = others[:: max(1, -(-len(others) // (MOST_POINTS // 2)))]
+    step = max(1, -(-len(others) // (MOST_POINTS // 2)))
+    thinned = others[::step]
     shown = np.concatenate([first, thinned])
     error = np.nan_to_num(error)
     special = np.intersect1d(shown, marked) if marked is not None else np.array([], dtype=np.int64)
@@ -246,16 +254,20 @@ def scatter_with_errors(
             chart.dots(x[items].tolist(), y[items].tolist(), style, 3.0)
         return chart.svg()
 
-    key = [("dot", "an input"), ("line", "± 2 standard errors")]
-    if marked is not None:
-        key = [("dot", "label settled"), ("dot2", "label not settled"), ("line", "± 2 standard errors")]
-    thin = f" {len(shown)} of {len(x)} are shown, all of the most uncertain." if len(shown) < len(x) else ""
+    article = "an" if unit[0] in "aeiou" else "a"
+    key = [("dot", "settled"), ("dot2", "not settled")] if len(special) else [("dot", f"{article} {unit}")]
+    thin = (
+        f" Of {passes(len(x))} {unit}s, the {passes(len(first))} with the largest sum of both are shown, and every "
+        f"{step}th of the others."
+        if len(shown) < len(x)
+        else ""
+    )
     return Figure(
         _both_sizes(draw),
         f"Uncertainty of the data to the right, of the model upwards: high up, more training data would help.{thin}",
         f"{labels[0]} from {short(float(x.min()))} to {short(float(x.max()))}; {labels[1]} from "
         f"{short(float(y.min()))} to {short(float(y.max()))}.",
-        key,
+        [*key, ("line", "± 2 standard errors")],
     )
 
 

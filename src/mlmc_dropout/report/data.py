@@ -103,6 +103,11 @@ class PageData:
             if self.labels.min() < 0 or self.labels.max() >= width:
                 wrong = self.labels[(self.labels < 0) | (self.labels >= width)][0]
                 raise InputError(f"the label {wrong} is no class: the model has {width} classes, 0 to {width - 1}")
+        elif is_classes(result) and self.labels.dtype.kind in "iu":
+            raise InputError(
+                f"labels of shape {self.labels.shape} do not fit: every input has {places(result)} predictions of a "
+                "class; give a whole number for each"
+            )
         elif self.labels.ndim == 1 and self.labels.dtype.kind in "iu" and width > 1:
             if self.labels.min() < 0 or self.labels.max() >= width:
                 wrong = self.labels[(self.labels < 0) | (self.labels >= width)][0]

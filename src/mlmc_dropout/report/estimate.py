@@ -13,17 +13,18 @@ import numpy as np
 from mlmc_dropout.report import charts
 from mlmc_dropout.report.blocks import Card, CodeBlock, Facts, Note, Page, Section, TableBlock, Text
 from mlmc_dropout.report.certainty import certainty
+from mlmc_dropout.report.decided import question, settled_inputs
+from mlmc_dropout.report.doubts import notes_without, warnings
 from mlmc_dropout.report.folder import Folder
-from mlmc_dropout.report.formats import duration, passes, percent, ratio, short
+from mlmc_dropout.report.formats import duration, passes, percent, probability, ratio, short
 from mlmc_dropout.report.levels import allocation, levels
-from mlmc_dropout.report.names import is_classes
-from mlmc_dropout.report.numbers import Comparison, Matrices, average, compare, matrices, matrix
+from mlmc_dropout.report.numbers import Comparison, Matrices, compare, matrices
 from mlmc_dropout.report.outlook import what_next
-from mlmc_dropout.report.pictures import input_name, output_names, pictures
+from mlmc_dropout.report.pictures import input_name, item_name, output_words, pictures
 from mlmc_dropout.report.predictions import Predictions, predictions
 from mlmc_dropout.report.truth import beside_labels
-from mlmc_dropout.result import Result, Status
-from mlmc_dropout.result.text import SETTLED, passes_in_words, unreliable
+from mlmc_dropout.result import Result
+from mlmc_dropout.result.text import SETTLED, passes_in_words
 from mlmc_dropout.version import __version__
 
 __all__ = ["page"]
@@ -34,8 +35,6 @@ _METHODS = {
     "stratified": "stratified masks: designs of passes in which every unit is dropped evenly",
     "control-variate": "a control variate: the network's expansion in its masks, whose moments are exact",
 }
-SPREAD_THAT_MATTERS = 1e-3  # of a probability; nobody asks for the tenth digit of what is nearly 0
-_FINISHED = (Status.COMPLETED, Status.TOLERANCE_MET)
 
 
 def page(folder: Folder) -> Page:
@@ -62,10 +61,10 @@ def page(folder: Folder) -> Page:
 
 def _sections(folder: Folder, m: Matrices, rows: int, width: int) -> Iterator[Section]:
     result, comparison = folder.result, compare(folder.result)
-    warnings = [*_warnings(folder, m)]
+    doubts = [*warnings(folder, m)]
     yield _findings(folder, m, comparison)
-    if warnings:
-        yield Section("warnings", "Warnings", [Note(text) for text in warnings])
+    if doubts:
+        yield Section("warnings", "Warnings", [Note(text) for text in doubts])
     yield what_next(folder, m)
     if folder.info.get("comparison"):
         yield _side_by_side(folder)
@@ -80,7 +79,7 @@ def _sections(folder: Folder, m: Matrices, rows: int, width: int) -> Iterator[Se
     if result.levels and result.method == "mlmc":
         yield levels(result)
         yield allocation(result)
-    notes = [note for note in result.notes if note not in warnings]
+    notes = notes_without(result, doubts)
     if notes:
         yield Section("notes", "Notes", [Note(text, calm=True) for text in notes])
     yield _request(folder, rows, width)
@@ -93,10 +92,11 @@ def _uneven(result: Result) -> bool:
 
 def _effort(folder: Folder, m: Matrices) -> Section:
     """Who got how many passes, and who has not met the tolerance."""
-    spent = folder.result.passes
+    spent, asked = folder.result.passes, question(folder)
+    easy = "one with less scatter needs fewer" if asked is None else asked.easy
     text = (
         f"Inputs got from {passes(spent.min())} to {passes(spent.max())} passes, {passes(np.median(spent))} in the "
-        f"median: one with less scatter needs fewer. With {passes(spent.max())} passes for everybody it would have "
+        f"median: {easy}. With {passes(spent.max())} passes for everybody it would have "
         f"been {short(float(spent.max() / spent.mean()), 2)} times as many."
     )
     if unmet := _unmet(folder, m):
@@ -130,12 +130,25 @@ def _request(folder: Folder, rows: int, width: int) -> Section:
     return Section("asked", "What was asked", [Facts(items)])
 
 
+_NAMES = {
+    "tolerance": "Standard error of the mean",
+    "tolerance_variance": "Standard error of the variance",
+    "labels": "True labels",
+    "masks": "Masks of the inputs",
+    "asked": "Method asked for",
+    "design": "Passes of a design",
+    "gradient_masks": "Masks at which gradients were taken",
+    "coarse_samples_per_pass": "Samples of the expansion per pass",
+}
+
+
 def _setting_name(key: str) -> str:
-    special = {"tolerance": "Standard error of the mean", "tolerance_variance": "Standard error of the variance"}
-    return special.get(key, key.replace("_", " ").capitalize())
+    return _NAMES.get(key, key.replace("_", " ").capitalize())
 
 
 def _setting_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
         return short(value, 6)
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
@@ -148,7 +161,7 @@ def _findings(folder: Folder, m: Matrices, comparison: Comparison) -> Section:
     std, worst = m.std, np.unravel_index(int(np.nanargmax(m.mean_stderr)), m.mean_stderr.shape)
     where = input_name(folder, int(worst[0]))
     if m.mean.shape[1] > 1:
-        where += f", output {output_names(folder)[int(worst[1])]}"
+        where += f", {output_words(folder)[int(worst[1])]}"
     share = float(m.mean_stderr[worst] / std[worst]) if std[worst] > 0 else float("nan")
     middle = float(np.median(std))
     relative = float(np.nanmedian(m.std_stderr / np.where(std > 0, std, np.nan))) if (std > 0).any() else float("nan")
@@ -157,7 +170,7 @@ def _findings(folder: Folder, m: Matrices, comparison: Comparison) -> Section:
         Card(short(float(m.mean_stderr[worst])), "Largest error of a mean", f"one standard error, at {where}"),
         Card(percent(relative), "Error of the spread", "median standard error, relative"),
     ]
-    cards += _worth(folder.result, comparison)
+    cards += [*_settled(folder, None), *_worth(folder.result, comparison)]
     text = Text(
         f"Dropout makes single predictions scatter with a standard deviation of {short(middle)} (median). "
         f"Their mean is known to within {short(float(m.mean_stderr[worst]))} or better everywhere (one standard error"
@@ -168,32 +181,35 @@ def _findings(folder: Folder, m: Matrices, comparison: Comparison) -> Section:
 
 
 def _found_classes(folder: Folder, found: Predictions, comparison: Comparison) -> Section:
-    """What matters of classes: the probability of the label, how well it is known, whether it may change."""
+    """What matters of classes: the probability of the predicted one, how well it is known, whether it may change."""
     p, p_stderr = found.label_p
-    worst, middle = int(np.nanargmax(p_stderr)), float(np.median(p))
-    where = input_name(folder, int(found.rows[worst])) + (f", {found.where[worst]}" if found.where[worst] else "")
-    largest = float(p_stderr[worst])
-    detail = f"median; {short(float(p.min()))} to {short(float(p.max()))}"
+    middle, largest = float(np.median(p)), float(p_stderr[found.worst])
+    where = item_name(folder, found, found.worst)
+    detail = f"median; {probability(float(p.min()))} to {probability(float(p.max()))}"
     cards = [
-        Card(short(middle), "Probability of the label", detail),
+        Card(probability(middle), "Probability of the predicted class", detail),
         Card(short(largest, 2), "Largest error of it", f"one standard error, at {where}"),
+        *_settled(folder, found),
+        *_worth(folder.result, comparison),
     ]
-    if found.knows_confidence:
-        settled, count = len(found.label) - len(found.unsettled), len(found.label)
-        cards.append(
-            Card(
-                passes(settled),
-                "Labels settled",
-                f"of {passes(count)}: more passes would not change them (confidence {percent(SETTLED)})",
-            )
-        )
-    cards += _worth(folder.result, comparison)
     text = Text(
-        f"The probability of the predicted class is {short(middle)} in the median, and known to within "
+        f"The probability of the predicted class is {probability(middle)} in the median, and known to within "
         f"{short(largest, 2)} or better everywhere (one standard error). How far single passes scatter is a property "
         "of the network; the standard errors shrink with more passes."
     )
     return Section("found", "What was found", [text], cards)
+
+
+def _settled(folder: Folder, found: Predictions | None) -> list[Card]:
+    """How many decisions, or else predicted classes, more passes would hardly change."""
+    if "decision" in folder.result.quantities:
+        settled = settled_inputs(folder.result)
+        return [Card(passes(settled.sum()), "Decisions settled", f"of {passes(len(settled))} inputs")]
+    if found is None or not found.knows_confidence:
+        return []
+    count = len(found.label)
+    detail = f"of {passes(count)}: more passes would not change them (confidence {percent(SETTLED)})"
+    return [Card(passes(count - len(found.unsettled)), "Predicted classes settled", detail)]
 
 
 def _worth(result: Result, comparison: Comparison) -> list[Card]:
@@ -235,44 +251,15 @@ def _cost(comparison: Comparison) -> Section:
     return Section("cost", "Cost beside plain Monte Carlo", [Text(text), charts.cost_bars(comparison), Text(basis)])
 
 
-def _warnings(folder: Folder, m: Matrices) -> Iterator[str]:
-    if folder.result.status not in _FINISHED:
-        yield folder.result.status.value
-    yield from map(str, folder.info.get("warnings", ()))
-    yield from _doubts(folder.result, m)
-
-
-def _doubts(result: Result, m: Matrices) -> Iterator[str]:
-    """Reasons not to rely on the standard errors."""
-    negative = int((m.variance < 0).sum())
-    if negative:
-        yield f"{negative} variance estimates are negative: noise exceeds the variance there. Spend more passes."
-    classes = is_classes(result)
-    positive = m.std > (SPREAD_THAT_MATTERS if classes else 0.0)
-    rough = float((m.variance_stderr[positive] > 0.25 * m.variance[positive]).mean()) if positive.any() else 0.0
-    if rough > 0.1:
-        yield (
-            f"For {percent(rough)} of the outputs the variance is known to no better than a quarter of "
-            "itself. Spend more passes."
-        )
-    if doubtful := unreliable(matrix(result.mean_reliable), matrix(result.variance_reliable)):
-        yield doubtful
-    heavy = max((average(level.kurtosis) for level in result.levels), default=3.0)
-    if heavy > 10 and not classes:  # probabilities near 0 and 1 always have them
-        yield f"Passes have heavy tails (kurtosis {short(heavy)}; 3 is Gaussian): standard errors are rough."
-    broken = [level.label for level in result.levels if level.telescoping is not None and level.telescoping >= 1]
-    if broken:
-        yield f"The telescoping check fails at {', '.join(broken)}: coarse and fine estimates do not fit together."
-
-
 def _settings(folder: Folder) -> Section:
     result = folder.result
     blocks: list[Any] = []
     if folder.info.get("command"):
         blocks.append(CodeBlock(str(folder.info["command"]), "The command that made this run"))
     versions = dict(result.metadata.get("versions") or {})
+    said = {"versions", *(folder.info.get("asked") or {})}
     settings = [
-        (_setting_name(k), _setting_text(v)) for k, v in result.metadata.items() if k != "versions" and v is not None
+        (_setting_name(k), _setting_text(v)) for k, v in result.metadata.items() if k not in said and v is not None
     ]
     facts = [("Seed", str(result.seed)), *settings]
     if folder.info.get("weights"):

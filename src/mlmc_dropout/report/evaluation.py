@@ -24,6 +24,13 @@ from mlmc_dropout.version import __version__
 __all__ = ["FILE", "page", "write_evaluation_folder"]
 
 FILE, TABLE = "evaluation.json", "evaluation.csv"
+MOST_CARDS = 4
+_NAMES = {
+    "nll": "negative log-likelihood",
+    "brier": "Brier score",
+    "ece": "expected calibration error",
+    "rmse": "root mean square error",
+}
 
 
 def write_evaluation_folder(path: Path, found: Evaluation, info: Mapping[str, Any]) -> list[str]:
@@ -81,14 +88,23 @@ def _sections(found: Evaluation, info: Mapping[str, Any]) -> Iterator[Section]:
     yield _request(found, info)
 
 
+def _name(metric: str) -> str:
+    """What a metric is called, for people."""
+    return _NAMES.get(metric, metric.replace("_", " "))
+
+
+def _title(metric: str) -> str:
+    name = _name(metric)
+    return f"{name[0].upper()}{name[1:]}"
+
+
 def _findings(found: Evaluation) -> Section:
     rows = [
-        (name, short(one.value, 4), short(one.stderr), short(one.bias), _share(one.error, one.value))
+        (_title(name), short(one.value, 4), short(one.stderr), short(one.bias), _share(one.error, one.value))
         for name, one in found.estimates.items()
     ]
-    cards = [
-        Card(short(one.value, 4), name, f"± {short(one.error)}") for name, one in list(found.estimates.items())[:4]
-    ]
+    first = sorted(found.estimates, key=lambda name: name != "accuracy")[:MOST_CARDS]
+    cards = [_card(name, found.estimates[name].value, found.estimates[name].error) for name in first]
     table = TableBlock(
         "Averages over the data set",
         ("Metric", "Value", "Standard error", "Bias left", "Error, relative"),
@@ -97,6 +113,12 @@ def _findings(found: Evaluation) -> Section:
         "the differences between levels fall.",
     )
     return Section("findings", "Findings", [table], cards)
+
+
+def _card(name: str, value: float, error: float) -> Card:
+    if name == "accuracy":
+        return Card(percent(value, 3), _title(name), f"±\u00a0{percent(error)}, by chance of the passes")
+    return Card(short(value, 4), _title(name), f"±\u00a0{short(error)}")
 
 
 def _share(error: float, value: float) -> str:
@@ -120,23 +142,28 @@ def _levels(found: Evaluation) -> Section:
         for level in found.levels
     ]
     table = TableBlock(
-        f"Levels of {name}",
+        f"Levels of the {_name(name)}",
         ("Passes", "Inputs", "Cost", "Mean", "Variance", "Without halves", "Kurtosis", "Used for"),
         rows,
         "Means and variances are those of the difference to the level below (of the value itself on the first). "
         "Without halves: the variance of the difference to the first half of the passes alone.",
     )
     rates = [
-        (metric, *(_rate(one.rates[key].value, one.rates[key].stderr) for key in ("alpha", "beta", "beta_plain")))
+        (
+            _title(metric),
+            *(_rate(one.rates[key].value, one.rates[key].stderr) for key in ("alpha", "beta", "beta_plain")),
+        )
         for metric, one in found.estimates.items()
     ]
     measured = TableBlock(
         "Measured rates: means fall like T^−α, variances like T^−β",
         ("Metric", "α", "β", "β without halves"),
         rates,
-        "Above 1, β makes a ladder pay: the finest levels cost least. A dash: too few samples to tell.",
+        "T is the number of passes of a level. α says how fast the bias that they leave falls with T: with α = 1, "
+        "twice the passes leave half of it. β says how fast the variance of the differences between levels falls: "
+        "above 1, a ladder pays, as its finest levels cost least. A dash: too few samples to tell.",
     )
-    blocks: list[Any] = [Text(_METHODS.get(found.method, "")), table, measured]
+    blocks: list[Any] = [Text(_way(found)), table, measured]
     chart = _variances(found, name)
     return Section("levels", "Levels", [*blocks, *([chart] if chart else [])])
 
@@ -150,8 +177,21 @@ _METHODS = {
 }
 
 
+def _way(found: Evaluation) -> str:
+    """How passes were spread over the inputs, as the levels show it."""
+    used = {level.fidelity: level.used for level in found.levels if level.used != "pilot"}
+    if found.method != "mlmc" or len(used) != 1:
+        return _METHODS.get(found.method, "")
+    ((fidelity, use),) = used.items()
+    halves = " The bias that these leave is estimated from their halves and removed." if "difference" in use else ""
+    return (
+        f"Every input that is used gets {passes(fidelity)} passes: several levels would not have cost less.{halves} "
+        "Levels of the pilot served to find that out."
+    )
+
+
 def _rate(value: float, stderr: float) -> str:
-    return f"{value:.2f} ± {stderr:.2f}" if math.isfinite(value) else "–"
+    return f"{value:.2f}\u00a0±\u00a0{stderr:.2f}" if math.isfinite(value) else "–"
 
 
 def _variances(found: Evaluation, name: str) -> Figure | None:
@@ -176,8 +216,8 @@ def _variances(found: Evaluation, name: str) -> Figure | None:
 
     return Figure(
         [draw(WIDE), draw(NARROW)],
-        f"Variance of the differences of {name} between a level and the one below: with both halves of the passes, and "
-        "with the first half alone.",
+        f"Variance of the differences of the {_name(name)} between a level and the one below: with both halves of the "
+        "passes, and with the first half alone.",
         "; ".join(
             f"T = {t}: {short(a)} with halves, {short(b)} without" for t, a, b in zip(T, halves, plain, strict=True)
         ),
@@ -185,10 +225,16 @@ def _variances(found: Evaluation, name: str) -> Figure | None:
     )
 
 
+def _setting(value: Any) -> str:
+    """What was asked; the command writes numbers and flags as text."""
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return {"True": "yes", "False": "no"}.get(text, text.removesuffix(".0"))
+
+
 def _request(found: Evaluation, info: Mapping[str, Any]) -> Section:
     items = [("Inputs", passes(found.rows)), ("Method", found.method), ("Seed", str(found.seed))]
     items += [
-        (key.replace("_", " ").capitalize(), ", ".join(value) if isinstance(value, list) else str(value))
+        ("True labels" if key == "labels" else key.replace("_", " ").capitalize(), _setting(value))
         for key, value in (info.get("asked") or {}).items()
         if key not in ("method", "seed", "inputs")
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["duration", "passes", "percent", "ratio", "short", "tick_label", "with_error"]
+__all__ = ["duration", "passes", "percent", "probability", "ratio", "short", "tick_label", "with_error"]
 
 NOTHING_LEFT = 1e6  # passes of plain averaging per pass from which nothing but rounding is left to chance
 _LARGEST, _SMALLEST = 1e7, 1e-3
@@ -48,7 +48,7 @@ def short(value: float, digits: int = 3, plain: bool = False) -> str:
 
 
 def with_error(value: float, error: float) -> str:
-    """A number with its standard error, to the digits that the error leaves.
+    r"""A number with its standard error, to the digits that the error leaves; never broken into two lines.
 
     Args:
         value: The number.
@@ -59,12 +59,12 @@ def with_error(value: float, error: float) -> str:
 
     Examples:
         >>> with_error(0.0047361, 0.0203), with_error(12.3456, 0.00012), with_error(1.5, float("nan"))
-        ('0.005 ± 0.020', '12.34560 ± 0.00012', '1.5 ± –')
+        ('0.005\xa0±\xa00.020', '12.34560\xa0±\xa00.00012', '1.5\xa0±\xa0–')
     """
     decimals = 1 - math.floor(math.log10(error)) if math.isfinite(error) and error > 0 else 99
     if not math.isfinite(value) or not 0 <= decimals <= 6:
-        return f"{short(value, 4)} ± {short(error, 2)}"
-    return f"{value:.{decimals}f} ± {error:.{decimals}f}".replace("-", "−")
+        return f"{short(value, 4)}\u00a0±\u00a0{short(error, 2)}"
+    return f"{value:.{decimals}f}\u00a0±\u00a0{error:.{decimals}f}".replace("-", "−")
 
 
 def passes(value: float, plain: bool = False) -> str:
@@ -119,6 +119,22 @@ def percent(share: float, digits: int = 2) -> str:
         '12\xa0%'
     """
     return f"{short(100 * share, digits)}\u00a0%"  # not broken into two lines
+
+
+def probability(value: float) -> str:
+    r"""A probability; what is nearly 1 is not rounded to 1.
+
+    Args:
+        value: The probability.
+
+    Returns:
+        The text.
+
+    Examples:
+        >>> probability(0.98765), probability(0.99987), probability(1.0)
+        ('0.988', 'over\xa00.999', '1')
+    """
+    return "over\u00a00.999" if 0.999 < value < 1 else short(value)
 
 
 def duration(seconds: float | None) -> str:

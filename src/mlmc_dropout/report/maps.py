@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mlmc_dropout.report.blocks import Figure
-from mlmc_dropout.report.colours import colour, png
-from mlmc_dropout.report.formats import short
-from mlmc_dropout.report.names import is_classes
+from mlmc_dropout.report.colours import CLASS_COLOURS, class_png, colour, png
+from mlmc_dropout.report.formats import percent, short
+from mlmc_dropout.report.names import place_words
+from mlmc_dropout.report.predictions import Predictions
 from mlmc_dropout.report.svg import NARROW, WIDE, Axis, Chart, Size
 from mlmc_dropout.result import Result
 from mlmc_dropout.result.arrays import leaves
@@ -23,6 +25,7 @@ MIN_SIDE = 8  # pixels of an output that is taken for an image
 MAX_SIDE = 192  # pixels of a picture; larger images are thinned out
 MAX_IMAGES = 3
 MAX_DOTS = 1500
+OTHERS = len(CLASS_COLOURS) - 1  # the colour of classes that are not among the most frequent
 
 
 def surfaces(x: Array, mean: Array, std: Array, label: str, names: Sequence[str]) -> list[Figure]:
@@ -32,15 +35,15 @@ def surfaces(x: Array, mean: Array, std: Array, label: str, names: Sequence[str]
         x: Inputs, (inputs, 2).
         mean: Mean of the output, (inputs,).
         std: Standard deviation of a pass, (inputs,).
-        label: Name of the output.
+        label: What the output is called, as in ``output 3``.
         names: Names of the two numbers.
 
     Returns:
         Two figures; a picture for points on a grid, coloured dots for others.
     """
     return [
-        _surface(x, mean, f"Mean of output {label}", names),
-        _surface(x, std, f"Standard deviation of a pass of output {label}", names),
+        _surface(x, mean, f"Mean of the {label}", names),
+        _surface(x, std, f"Standard deviation of the {label} between passes", names),
     ]
 
 
@@ -64,7 +67,7 @@ def _surface(x: Array, values: Array, what: str, names: Sequence[str]) -> Figure
     top = x[int(np.argmax(values))]
     return Figure(
         [draw(size) for size in (WIDE, NARROW)],
-        f"{what} over {names[0]} and {names[1]}.",
+        f"{what}, over {names[0]} and {names[1]}.",
         f"{what}: from {short(low)} to {short(high)}, largest at {names[0]} {short(float(top[0]))}, {names[1]} "
         f"{short(float(top[1]))}.",
         (("ramp", f"{short(low)} (dark) to {short(high)} (light)"),),
@@ -83,13 +86,21 @@ def _grid(x: Array, values: Array) -> Array | None:
     return matrix[::-1]
 
 
-def image_maps(result: Result, rows: Sequence[int], class_names: Sequence[str] = ()) -> list[Figure]:
-    """Mean and spread of outputs that are images, for some inputs; where pixels have classes, their entropies as well.
+def image_maps(
+    result: Result,
+    rows: Sequence[int],
+    class_names: Sequence[str] = (),
+    found: Predictions | None = None,
+    labels: NDArray[Any] | None = None,
+) -> list[Figure]:
+    """Mean and spread of outputs that are images, for some inputs; where pixels have classes, these and how uncertain.
 
     Args:
         result: The estimate.
         rows: Which inputs.
         class_names: Names of the classes, if known.
+        found: Predictions, where outputs are classes.
+        labels: True labels, if known.
 
     Returns:
         Figures for each input; none if no output is an image.
@@ -97,43 +108,92 @@ def image_maps(result: Result, rows: Sequence[int], class_names: Sequence[str] =
     for (name, shape), mean, std in zip(result.structure.names(), leaves(result.mean), leaves(result.std), strict=True):
         axes = _image_axes(shape)
         if axes is not None:
+            sides = shape[axes[0]], shape[axes[1]]
+            pixels = None if found is None or found.unit != "pixel" else found
             return [
                 figure
                 for i in rows[:MAX_IMAGES]
-                for figure in (*_entropy_maps(result, i), _images(mean[i], std[i], axes, name, i, class_names))
+                for figure in (
+                    *([] if pixels is None else [_pixels(pixels, labels, i, sides)]),
+                    _images(mean[i], std[i], axes, name, i, class_names),
+                )
             ]
     return []
 
 
-def _entropy_maps(result: Result, row: int) -> list[Figure]:
-    """Entropy and mutual information of every pixel of an input, side by side."""
-    asked = [result.quantities.get(name) for name in ("entropy", "mutual_information")]
-    if not is_classes(result) or any(one is None or one.value.ndim != 3 for one in asked):
-        return []
-    total, model = (one.value[row] for one in asked if one is not None)
+def _pixels(found: Predictions, labels: NDArray[Any] | None, row: int, sides: tuple[int, int]) -> Figure:
+    """Predicted and true classes of the pixels of an input, and what is known of their uncertainty."""
+    of_row = found.rows == row
+    classes = {"predicted classes": found.label[of_row]}
+    true = found.true_classes(labels)
+    if true is not None:
+        classes["true labels"] = true[of_row]
+    slots = _slots(np.concatenate([*classes.values()]))
+    tiles = [_class_tile(what, values.reshape(sides), slots) for what, values in classes.items()]
+    measures = {name.replace("_", " "): found.shown(name)[of_row].reshape(sides) for name in found.entropies}
+    measures.pop("expected entropy", None)  # what the two others leave
+    tiles += [_ramp_tile(what, values) for what, values in measures.items()]
     where = f"Pixels of input {row}"
-    return [
-        Figure(
-            [_side_by_side((("entropy", total), ("mutual information", model)))],
-            f"{where}: entropy on the left, all uncertainty; mutual information on the right, the model's part.",
-            f"{where}: entropy from {short(float(total.min()))} to {short(float(total.max()))}, mutual information "
-            f"from {short(float(model.min()))} to {short(float(model.max()))}.",
-        )
-    ]
+    right = ""
+    if len(classes) > 1:
+        share = float((classes["predicted classes"] == classes["true labels"]).mean())
+        right = f" {percent(share, 3)} of them are predicted right."
+    return Figure(
+        [_side_by_side(tiles)],
+        f"{where}: {', '.join((*classes, *measures))}.{right}",
+        f"{where}: {_shares(found, classes)}; {', '.join(_range(what, v) for what, v in measures.items())}.{right}",
+        [(f"class{slot}", found.names[number]) for number, slot in slots.items()]
+        + ([(f"class{OTHERS}", "other classes")] if len(found.names) > OTHERS == len(slots) else []),
+    )
 
 
-def _side_by_side(maps: Sequence[tuple[str, Array]]) -> str:
-    step = -(-max(maps[0][1].shape) // MAX_SIDE)
-    parts = []
-    for what, values in maps:
-        low, high = float(values.min()), float(values.max())
-        picture = png(values[::step, ::step], low, high)
-        words = escape(f"{what}: {short(low)} (dark) to {short(high)} (light)")
-        parts.append(
-            f'<div class="map"><img src="{picture}" alt="" width="{values.shape[1]}" height="{values.shape[0]}">'
-            f"<p>{words}</p></div>"
-        )
-    return f'<div class="maps">{"".join(parts)}</div>'
+def _slots(classes: NDArray[Any]) -> dict[int, int]:
+    """Places in the palette of classes: the most frequent ones have a colour each."""
+    numbers, counts = np.unique(classes, return_counts=True)
+    common = sorted(int(number) for number in numbers[np.argsort(-counts, kind="stable")][:OTHERS])
+    return {number: slot for slot, number in enumerate(common)}
+
+
+def _shares(found: Predictions, classes: Mapping[str, NDArray[Any]]) -> str:
+    """How much of the input every class has, in words."""
+    texts = []
+    for what, values in classes.items():
+        numbers, counts = np.unique(values, return_counts=True)
+        order = np.argsort(-counts, kind="stable")[:OTHERS]
+        shares = (f"{found.names[int(numbers[i])]} {percent(counts[i] / values.size)}" for i in order)
+        texts.append(f"{what} {', '.join(shares)}")
+    return "; ".join(texts)
+
+
+def _range(what: str, values: Array) -> str:
+    return f"{what} from {short(float(values.min()), 4)} to {short(float(values.max()), 4)}"
+
+
+def _class_tile(what: str, classes: NDArray[Any], slots: Mapping[int, int]) -> str:
+    step = _step(classes.shape)
+    places = np.vectorize(lambda number: slots.get(int(number), OTHERS), otypes=[np.int64])(classes[::step, ::step])
+    return _tile(class_png(places), classes.shape, what)
+
+
+def _ramp_tile(what: str, values: Array) -> str:
+    step, low, high = _step(values.shape), float(values.min()), float(values.max())
+    words = f"{what}: {short(low, 4)} (dark) to {short(high, 4)} (light)"
+    return _tile(png(values[::step, ::step], low, high), values.shape, words)
+
+
+def _step(shape: tuple[int, ...]) -> int:
+    return -(-max(shape) // MAX_SIDE)
+
+
+def _tile(picture: str, shape: tuple[int, ...], words: str) -> str:
+    return (
+        f'<div class="map"><img src="{picture}" alt="" width="{shape[1]}" height="{shape[0]}">'
+        f"<p>{escape(words)}</p></div>"
+    )
+
+
+def _side_by_side(tiles: Sequence[str]) -> str:
+    return f'<div class="maps">{"".join(tiles)}</div>'
 
 
 def _image_axes(shape: tuple[int, ...]) -> tuple[int, int] | None:
@@ -161,11 +221,12 @@ def _images(
         named = class_names[channel] if len(class_names) == channels else f"channel {channel}"
         of_channel = f", {named}, the one with the largest spread"
     where = f"{name or 'Output'} of input {row}{of_channel}"
+    largest = np.unravel_index(int(np.argmax(std)), std.shape)
     size = f"{mean.shape[0]} × {mean.shape[1]}"
     return Figure(
-        [_side_by_side((("mean", mean), ("spread", std)))],
+        [_side_by_side([_ramp_tile("mean", mean), _ramp_tile("spread", std)])],
         f"{where}: mean of a pass on the left, standard deviation on the right, {size} pixels.",
         f"{where}, {size} pixels. Mean from {short(float(mean.min()))} to {short(float(mean.max()))}; standard "
-        f"deviation from {short(float(std.min()))} to {short(float(std.max()))}, largest at pixel "
-        f"{tuple(int(i) for i in np.unravel_index(int(np.argmax(std)), std.shape))}.",
+        f"deviation from {short(float(std.min()))} to {short(float(std.max()))}, largest at "
+        f"{place_words([int(i) for i in largest])}.",
     )

@@ -11,7 +11,7 @@ from mlmc_dropout.quantities.outputs import CLASS_OUTPUTS
 from mlmc_dropout.result import Result
 
 __all__ = ["check_class_names", "class_words", "component_labels", "component_names", "is_classes", "is_pair", "place"]
-__all__ += ["places"]
+__all__ += ["place_words", "places"]
 
 
 def is_classes(result: Result) -> bool:
@@ -61,6 +61,22 @@ def place(index: Sequence[int]) -> str:
     return ",".join(map(str, index))
 
 
+def place_words(index: Sequence[int]) -> str:
+    """A place in an output, for people.
+
+    Args:
+        index: Whole numbers.
+
+    Returns:
+        Rows and columns where there are two.
+
+    Examples:
+        >>> place_words((3, 14)), place_words((5,)), place_words((1, 2, 3))
+        ('row 3, column 14', 'position 5', 'position 1,2,3')
+    """
+    return f"row {index[0]}, column {index[1]}" if len(index) == 2 else f"position {place(index)}"
+
+
 def component_names(result: Result, class_names: Sequence[str] = ()) -> list[str]:
     """Names of the output components, with those of classes where they are known.
 
@@ -79,7 +95,7 @@ def component_names(result: Result, class_names: Sequence[str] = ()) -> list[str
     if is_pair(result):
         return names[1:] if width == 1 else component_labels(result)
     shape = result.structure.names()[0][1]
-    return [f"{names[index[-1]]} at {place(index[:-1])}" for index in np.ndindex(shape)]
+    return [f"{names[index[-1]]} at {place_words(index[:-1])}" for index in np.ndindex(shape)]
 
 
 def class_words(result: Result, class_names: Sequence[str] = ()) -> list[str]:

@@ -11,12 +11,14 @@ from mlmc_dropout.report.blocks import Section, TableBlock, Text
 from mlmc_dropout.report.folder import Folder
 from mlmc_dropout.report.formats import short, with_error
 from mlmc_dropout.report.maps import image_maps, surfaces
-from mlmc_dropout.report.names import component_names, is_classes
+from mlmc_dropout.report.names import class_words, component_names, is_classes, is_pair
 from mlmc_dropout.report.numbers import Matrices
 from mlmc_dropout.report.passes import telling_rows
+from mlmc_dropout.report.predictions import Predictions, predictions
 
-__all__ = ["input_name", "output_names", "pictures"]
+__all__ = ["input_name", "item_name", "output_names", "output_words", "pictures"]
 
+NO_BREAK = "\u00a0"
 MOST_BANDS = 4
 MOST_SURFACES = 2
 MOST_RANKS = 10
@@ -33,9 +35,11 @@ def pictures(folder: Folder, m: Matrices) -> Section:
     Returns:
         The section.
     """
-    x, names = folder.data.x, output_names(folder)
+    x, names = folder.data.x, output_words(folder)
     dimension = 0 if x is None or len(x) < 2 else x.shape[1]
-    images = image_maps(folder.result, telling_rows(folder.result), folder.data.class_names)
+    found = predictions(folder.result, folder.data.class_names)
+    rows = telling_rows(folder.result)
+    images = image_maps(folder.result, rows, folder.data.class_names, found, folder.data.labels)
     blocks: list[Any] = []
     if images:
         title, blocks = "Images", [*images]
@@ -67,7 +71,28 @@ def output_names(folder: Folder) -> list[str]:
     Returns:
         One name per component.
     """
-    return component_names(folder.result, folder.data.class_names)
+    result, names = folder.result, folder.data.class_names
+    if not names and is_classes(result) and not is_pair(result):
+        names = tuple(class_words(result))
+    return component_names(result, names)
+
+
+def output_words(folder: Folder) -> list[str]:
+    """What the output components are, for sentences and axes.
+
+    Args:
+        folder: The estimate with what the page shows besides.
+
+    Returns:
+        As in ``output 3``, ``output`` where there is one only, or ``probability of draw``.
+    """
+    result, names = folder.result, output_names(folder)
+    if is_pair(result):
+        one = class_words(result, folder.data.class_names)[1]
+        return [f"probability of {one}" if len(names) == 1 else f"probability, output {name}" for name in names]
+    if is_classes(result):
+        return [f"probability of {name}" for name in names]
+    return ["output"] if names == ["0"] else [f"output {name}" for name in names]
 
 
 def input_name(folder: Folder, row: int) -> str:
@@ -88,6 +113,21 @@ def input_name(folder: Folder, row: int) -> str:
     return f"input {row} ({', '.join(shown[:MOST_FEATURES])}{more})"
 
 
+def item_name(folder: Folder, found: Predictions, item: int) -> str:
+    """What an item of predictions is called: its input, and where in it.
+
+    Args:
+        folder: The estimate with what the page shows besides.
+        found: Its predictions.
+        item: Its number.
+
+    Returns:
+        As in ``input 3, row 8, column 8``.
+    """
+    where = f", {found.place[item]}" if found.place[item] else ""
+    return f"{input_name(folder, int(found.rows[item])).replace(' ', NO_BREAK, 1)}{where}"
+
+
 def _feature_names(folder: Folder) -> list[str]:
     x = folder.data.x
     assert x is not None
@@ -99,7 +139,7 @@ def _rest(names: list[str], shown: int) -> list[Text]:
 
 
 def _ranking(folder: Folder, m: Matrices) -> TableBlock:
-    """The most uncertain inputs, at their most uncertain component."""
+    """The inputs with the largest standard deviation, at the component that has it."""
     names, labels = output_names(folder), folder.data.labels
     classes = labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu" and len(names) > 1
     rows = []
@@ -107,19 +147,19 @@ def _ranking(folder: Folder, m: Matrices) -> TableBlock:
         j = int(np.argmax(m.std[i]))
         cells = [
             input_name(folder, int(i)),
-            names[j],
+            *([names[j]] if len(names) > 1 else []),
             with_error(float(m.mean[i, j]), float(m.mean_stderr[i, j])),
             with_error(float(m.std[i, j]), float(m.std_stderr[i, j])),
         ]
         if classes and labels is not None:
             cells[1:1] = [names[int(labels[i])], names[int(np.argmax(m.mean[i]))]]
         rows.append(tuple(cells))
-    columns = ["Input", "Output", "Mean ± standard error", "Standard deviation ± standard error"]
+    columns = ["Input", *(["Output"] if len(names) > 1 else []), "Mean ± standard error"]
+    columns.append("Standard deviation ± standard error")
     if classes:
-        columns[1:1] = ["True", "Predicted"]
-    return TableBlock(
-        "The most uncertain inputs, at their most uncertain output", columns, rows, text_columns=4 if classes else 2
-    )
+        columns[1:1] = ["True label", "Predicted"]
+    caption = "The inputs with the largest standard deviation" + (", at the output that has it" * (len(names) > 1))
+    return TableBlock(caption, columns, rows, text_columns=len(columns) - 2)
 
 
 def _histograms(folder: Folder, m: Matrices) -> list[Any]:
@@ -127,18 +167,21 @@ def _histograms(folder: Folder, m: Matrices) -> list[Any]:
     passes = folder.data.passes
     if passes is None or passes.shape[2] != m.mean.shape[1]:
         return []
-    names, blocks = output_names(folder), []
+    names, blocks = output_words(folder), []
+    within = (0.0, 1.0) if is_classes(folder.result) else (-np.inf, np.inf)
     for index, row in sorted(enumerate(folder.data.pass_rows), key=lambda pair: -m.score[pair[1]]):
         j = int(np.argmax(m.std[row]))
         where = f"{input_name(folder, row)}, {_standing(m, row)}"
         mean, std = float(m.mean[row, j]), float(m.std[row, j])
         if std > 0:
-            blocks.append(charts.histogram(passes[:, index, j], mean, std, where, names[j]))
+            blocks.append(charts.histogram(passes[:, index, j], mean, std, where, names[j], within))
     drawn = Text("These passes were drawn for the pictures and are not part of the estimate.")
     return [*blocks, drawn] if blocks else []
 
 
 def _standing(m: Matrices, row: int) -> str:
-    rank = int((m.score > m.score[row]).sum())
-    last = len(m.score) - 1
-    return "the most uncertain" if rank == 0 else "the least uncertain" if rank == last else "of median uncertainty"
+    """How an input stands among the others by its standard deviation, which entropy need not follow."""
+    rank, last = int((m.score > m.score[row]).sum()), len(m.score) - 1
+    which = "the largest" if rank == 0 else "the smallest" if rank == last else "a median"
+    over = " over all outputs" if m.mean.shape[1] > 1 else ""
+    return f"the one with {which} standard deviation of a pass{over}"

@@ -1,15 +1,17 @@
-"""Class predictions as page and terminal show them: labels, how sure they are, and why they are not."""
+"""Class predictions as page and terminal show them: which class, how sure that is, and why it is not."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import entr, ndtri
 
-from mlmc_dropout.report.names import class_words, is_classes, is_pair, place, places
+from mlmc_dropout.report.names import class_words, is_classes, is_pair, place, place_words, places
 from mlmc_dropout.report.numbers import matrix
 from mlmc_dropout.result import Result
 from mlmc_dropout.result.text import SETTLED
@@ -27,21 +29,27 @@ class Predictions:
     Attributes:
         names: Names of the classes.
         rows: The input that an item belongs to, (items,).
-        where: Where in the input, as in ``12,7``; empty if an input has one item.
+        where: Where in the input, for terminals, as in ``at 12,7``; empty if an input has one item.
+        place: The same for pages, as in ``row 12, column 7``.
+        unit: What an item is: "input", "pixel", "position" or "output".
         p: Mean probabilities, (items, classes).
         p_stderr: Their standard errors.
+        p_reliable: False where few passes carry the variance of the predicted class's probability, (items,).
         label: The predicted class, (items,).
         confidence: The probability that more passes would not change it; NaN where it was not asked for.
         entropies: Values and standard errors of those that were asked for, by name, (items,) each.
-        votes: Share of passes that vote for the label, if asked for.
+        votes: Share of passes that vote for the predicted class, if asked for.
         reliable: False where rare passes may change the numbers more than their standard errors say.
     """
 
     names: Sequence[str]
     rows: NDArray[np.int64]
     where: Sequence[str]
+    place: Sequence[str]
+    unit: str
     p: Array
     p_stderr: Array
+    p_reliable: NDArray[np.bool_]
     label: NDArray[np.int64]
     confidence: Array
     entropies: Mapping[str, tuple[Array, Array]]
@@ -54,39 +62,78 @@ class Predictions:
         return "entropy" if "entropy" in self.entropies else "mutual information"
 
     @property
+    def limit(self) -> float:
+        """The largest entropy that so many classes can have."""
+        return math.log(len(self.names))
+
+    @property
+    def exceeds_limits(self) -> bool:
+        """Whether an entropy lies below 0 or above the limit: without their bias, estimates can, by their errors."""
+        return any(bool(((value < 0) | (value > self.limit)).any()) for value, _ in self.entropies.values())
+
+    def shown(self, name: str) -> Array:
+        """An entropy as it is shown: within the limits that it cannot really exceed.
+
+        Args:
+            name: Which, as in ``entropies``.
+
+        Returns:
+            The values, (items,).
+        """
+        return np.clip(self.entropies[name][0], 0.0, self.limit)
+
+    @property
     def score(self) -> Array:
-        """The values of the measure."""
-        return self.entropies[self.measure.replace(" ", "_")][0]
+        """The values of the measure, as they are shown."""
+        return self.shown(self.measure.replace(" ", "_"))
 
     @property
     def order(self) -> NDArray[np.int64]:
         """Items, most uncertain first."""
-        return np.argsort(-self.score, kind="stable")
+        return np.argsort(-self.entropies[self.measure.replace(" ", "_")][0], kind="stable")
 
     @property
     def label_p(self) -> tuple[Array, Array]:
-        """Probabilities of the labels, and their standard errors."""
+        """Probabilities of the predicted classes, and their standard errors."""
         index = self.label[:, None]
         return tuple(np.take_along_axis(values, index, axis=1)[:, 0] for values in (self.p, self.p_stderr))  # type: ignore[return-value]
 
     @property
+    def worst(self) -> int:
+        """The item whose predicted class has the probability with the largest standard error."""
+        return int(np.nanargmax(self.label_p[1]))
+
+    @property
     def unsettled(self) -> NDArray[np.int64]:
-        """Items whose label more passes may change, the least certain first."""
+        """Items whose predicted class more passes may change, the least certain first."""
         open_ones = np.flatnonzero(self.confidence < SETTLED)
         return open_ones[np.argsort(self.confidence[open_ones], kind="stable")]
 
     @property
     def knows_confidence(self) -> bool:
-        """Whether labels were asked for."""
+        """Whether it is known how certain predicted classes are."""
         return bool(np.isfinite(self.confidence).any())
 
     def name(self, item: int) -> str:
-        """What the label of an item is called.
+        """What the predicted class of an item is called.
 
         Args:
             item: The item.
         """
         return self.names[int(self.label[item])]
+
+    def true_classes(self, labels: NDArray[Any] | None) -> NDArray[np.int64] | None:
+        """The true classes of the items.
+
+        Args:
+            labels: True labels of any kind, or None.
+
+        Returns:
+            Their numbers, (items,); ``None`` if the labels are no classes, one for each item.
+        """
+        if labels is None or labels.dtype.kind not in "iu" or labels.size != len(self.label):
+            return None
+        return labels.reshape(-1)
 
     def runner_up(self, item: int) -> int:
         """The class of the second largest probability.
@@ -129,9 +176,12 @@ def predictions(result: Result, class_names: Sequence[str] = ()) -> Predictions 
     return Predictions(
         class_words(result, class_names),
         np.repeat(np.arange(count), several),
-        _where(result, class_names) * count,
+        _where(result, class_names, lambda index: f"at {place(index)}") * count,
+        _where(result, class_names, place_words) * count,
+        _unit(result, class_names),
         p,
         p_stderr,
+        _of_label(result, matrix(result.mean_reliable), label.astype(np.int64)),
         label.astype(np.int64),
         confidence,
         entropies,
@@ -141,7 +191,7 @@ def predictions(result: Result, class_names: Sequence[str] = ()) -> Predictions 
 
 
 def passes_to_settle(confidence: float, spent: float) -> float:
-    """About how many passes would settle a label: z grows with the square root of the passes.
+    """About how many passes would settle a predicted class: z grows with the square root of the passes.
 
     Args:
         confidence: The confidence so far.
@@ -179,14 +229,40 @@ def _votes(result: Result, label: NDArray[np.int64]) -> Array | None:
     votes = matrix(asked.value)
     if is_pair(result):
         return np.where(label == 1, votes.reshape(-1), 1 - votes.reshape(-1))
-    return np.take_along_axis(votes.reshape(len(label), -1), label[:, None], axis=1)[:, 0]
+    return np.asarray(_of_label(result, votes, label))
 
 
-def _where(result: Result, class_names: Sequence[str]) -> list[str]:
+def _of_label(result: Result, values: NDArray[Any], label: NDArray[np.int64]) -> NDArray[Any]:
+    """What belongs to the predicted class, (items,), of something that all components have."""
+    if is_pair(result):
+        return values.reshape(-1)
+    return np.take_along_axis(values.reshape(len(label), -1), label[:, None], axis=1)[:, 0]
+
+
+def _shape(result: Result) -> tuple[int, ...]:
+    """How the items of an input are arranged."""
+    shape = result.structure.names()[0][1]
+    return shape if is_pair(result) else shape[:-1]
+
+
+def _are_named(result: Result, class_names: Sequence[str]) -> bool:
+    """Whether the items of an input have names of their own."""
+    return is_pair(result) and len(class_names) == result.structure.width
+
+
+def _where(result: Result, class_names: Sequence[str], words: Callable[[tuple[int, ...]], str]) -> list[str]:
     """Where in an input its items are."""
     if places(result) == 1:
         return [""]
-    if is_pair(result) and len(class_names) == result.structure.width:
+    if _are_named(result, class_names):
         return list(class_names)
-    shape = result.structure.names()[0][1]
-    return [f"at {place(index)}" for index in np.ndindex(shape if is_pair(result) else shape[:-1])]
+    return [words(index) for index in np.ndindex(_shape(result))]
+
+
+def _unit(result: Result, class_names: Sequence[str]) -> str:
+    """What an item of an input is called."""
+    if places(result) == 1:
+        return "input"
+    if _are_named(result, class_names):
+        return "output"
+    return "pixel" if len(_shape(result)) == 2 else "position"

@@ -63,6 +63,7 @@ class Axis:
         log: bool = False,
         zero: bool = False,
         marks: Sequence[float] = (),
+        within: tuple[float, float] = (-math.inf, math.inf),
     ) -> Axis:
         """An axis that holds values with a little room around them.
 
@@ -72,6 +73,7 @@ class Axis:
             log: Whether it is logarithmic.
             zero: Whether zero has to be on it.
             marks: Ticks, where round numbers will not do.
+            within: What it does not exceed, for values that cannot either.
 
         Returns:
             The axis.
@@ -84,7 +86,7 @@ class Axis:
             low = min(low, 0.0) if zero else low
             room = 0.04 * (high - low) or 0.05 * abs(high) or 1.0
             low, high = (low if zero and low == 0 else low - room), high + room
-        return cls(low, high, label, log, tuple(marks))
+        return cls(max(low, within[0]), min(high, within[1]), label, log, tuple(marks))
 
     def place(self, value: float) -> float:
         """Where a value lies on the axis.

@@ -1,4 +1,4 @@
-"""Estimates beside labels: how often the mean is right, and whether the spread knows where it is not."""
+"""Estimates beside true labels: how often the mean is right, and whether the spread knows where it is not."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mlmc_dropout.quantities.student import student_factor
 from mlmc_dropout.report.blocks import Card, Figure, Section, TableBlock, Text
 from mlmc_dropout.report.data import PageData
 from mlmc_dropout.report.formats import passes, percent, short
@@ -16,17 +17,17 @@ from mlmc_dropout.report.numbers import Matrices
 from mlmc_dropout.report.predictions import Predictions
 from mlmc_dropout.report.svg import NARROW, WIDE, Axis, Chart, Size
 
-__all__ = ["Verdict", "beside_labels", "judge"]
+__all__ = ["Verdict", "beside_labels", "effective_size", "judge"]
 
 Array = NDArray[np.float64]
 BINS = 5
-MIN_INPUTS = 20  # for curves; with fewer they would show nothing but noise
-SHARES = np.linspace(0.0, 0.9, 46)  # of inputs that are handed to somebody else
+MIN_ITEMS = 20  # for curves; with fewer they would show nothing but noise
+SHARES = np.linspace(0.0, 0.9, 46)  # of items that are handed to somebody else
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How wrong each input is, and how uncertain.
+    """How wrong each item is, and how uncertain: each input, or each pixel or position of an input.
 
     Attributes:
         wrong: 0 or 1 for classes; the squared error for values, averaged over the components.
@@ -34,23 +35,27 @@ class Verdict:
             entropy where outputs were read as classes.
         classes: Whether labels are classes.
         measure: What ``spread`` is called.
+        unit: What an item is called.
+        rows: The input that an item belongs to, where inputs have several.
     """
 
     wrong: Array
     spread: Array
     classes: bool
     measure: str = "standard deviation of a pass"
+    unit: str = "input"
+    rows: NDArray[np.int64] | None = None
 
-    def error(self, inputs: Any = slice(None)) -> float:
-        """The error over some inputs.
+    def error(self, items: Any = slice(None)) -> float:
+        """The error over some items.
 
         Args:
-            inputs: Which; all by default.
+            items: Which; all by default.
 
         Returns:
             Share of wrong classes, or root mean square error.
         """
-        mean = float(self.wrong[inputs].mean())
+        mean = float(self.wrong[items].mean())
         return mean if self.classes else float(np.sqrt(mean))
 
     def rejection(self) -> Array:
@@ -65,15 +70,16 @@ def judge(m: Matrices, labels: NDArray[Any], found: Predictions | None = None) -
 
     Args:
         m: The estimates.
-        labels: Classes (inputs,), or values (inputs, components).
+        labels: True classes (inputs,), one per pixel or position, or true values (inputs, components).
         found: Predictions, where outputs were read as classes.
 
     Returns:
         What is wrong, and how uncertain it was.
     """
-    if found is not None and labels.dtype.kind in "iu" and labels.size == len(found.label):
-        wrong = (found.label != labels.reshape(-1)).astype(np.float64)
-        return Verdict(wrong, found.score, True, found.measure)
+    true = None if found is None else found.true_classes(labels)
+    if found is not None and true is not None:
+        wrong = (found.label != true).astype(np.float64)
+        return Verdict(wrong, found.score, True, found.measure, found.unit, found.rows)
     if labels.ndim == 1 and labels.dtype.kind in "iu" and m.mean.shape[1] > 1:
         predicted = m.mean.argmax(axis=1)
         spread = m.std[np.arange(len(predicted)), predicted]
@@ -83,7 +89,7 @@ def judge(m: Matrices, labels: NDArray[Any], found: Predictions | None = None) -
 
 
 def beside_labels(m: Matrices, data: PageData, found: Predictions | None = None) -> Section:
-    """The section about labels.
+    """The section about true labels.
 
     Args:
         m: The estimates.
@@ -95,25 +101,72 @@ def beside_labels(m: Matrices, data: PageData, found: Predictions | None = None)
     """
     assert data.labels is not None
     verdict = judge(m, data.labels, found)
-    count, error = len(verdict.wrong), verdict.error()
-    if verdict.classes:
-        low, high = (percent(bound, 3) for bound in _wilson(1 - error, count))
-        cards = [Card(percent(1 - error, 3), "Accuracy", f"of the mean; {low} to {high} for so few labels (95\u00a0%)")]
-    else:
-        cards = [Card(short(error), "Root mean square error", "of the mean")]
-    cards.append(Card(passes(count), "Labels", "one per input" if verdict.classes else "true values"))
     blocks: list[Any] = []
-    if count >= MIN_INPUTS:
-        blocks = [_rejection(verdict), _bins(verdict)]
+    if verdict.wrong.any() and len(verdict.wrong) >= MIN_ITEMS:  # nothing can be told from errors that are not there
+        blocks += [_rejection(verdict), _bins(verdict)]
     blocks.append(
         Text(
-            "Labels do not enter the estimates. Noise in the labels themselves is part of the error, not of the spread."
+            "True labels do not enter the estimates. Noise in the labels themselves is part of the error, not of the "
+            "spread."
         )
     )
-    return Section("labels", "Beside the labels", blocks, cards)
+    return Section("labels", "Beside the true labels", blocks, _cards(verdict, len(m.mean)))
 
 
-def _wilson(share: float, count: int) -> tuple[float, float]:
+def _cards(verdict: Verdict, inputs: int) -> list[Card]:
+    error, count = verdict.error(), passes(len(verdict.wrong))
+    if not verdict.classes:
+        return [Card(short(error), "Root mean square error", "of the mean"), Card(count, "True labels", "values")]
+    several = verdict.unit != "input"
+    each = f"one per {verdict.unit} of {passes(inputs)} input{'s' * (inputs != 1)}" if several else "one per input"
+    return [
+        Card(percent(1 - error, 3), "Accuracy", f"of the mean prediction; {_interval(verdict)}"),
+        Card(count, "True labels", each),
+    ]
+
+
+def _interval(verdict: Verdict) -> str:
+    """What chance leaves open about an accuracy, in words."""
+    size = effective_size(verdict)
+    if size is None:
+        return f"no interval, as the {verdict.unit}s of one input are not independent"
+    low, high = (percent(bound, 3) for bound in _wilson(1 - verdict.error(), size))
+    whose = (
+        f"with {passes(len(verdict.wrong))} labels"
+        if verdict.unit == "input"
+        else f"with the {verdict.unit}s of an input as one sample"
+    )
+    return f"{low} to {high} {whose} (95\u00a0%)"
+
+
+def effective_size(verdict: Verdict) -> float | None:
+    """Independent labels that would tell as much about the accuracy.
+
+    Pixels of one image are right or wrong together. The accuracies of the inputs are independent; what their mean
+    scatters is that of so many single labels. Where nothing scatters, an input counts as one.
+
+    Args:
+        verdict: What is wrong.
+
+    Returns:
+        The number; ``None`` where items belong to one input, so that nothing is known about it.
+    """
+    if verdict.rows is None or verdict.unit == "input":
+        return float(len(verdict.wrong))
+    sizes = np.bincount(verdict.rows)
+    inputs = len(sizes)
+    if inputs < 2:
+        return None
+    shares = np.bincount(verdict.rows, weights=verdict.wrong) / sizes
+    error = verdict.error()
+    if not 0 < error < 1:
+        return float(inputs)
+    widening = float(student_factor(inputs))
+    variance = float(np.var(shares, ddof=1)) / inputs * widening**2
+    return min(error * (1 - error) / variance, float(len(verdict.wrong))) if variance > 0 else float(inputs)
+
+
+def _wilson(share: float, count: float) -> tuple[float, float]:
     """Wilson's interval of 95 % for a share of so many labels; it has a width where the share is 0 or 1, too.
 
     >>> [round(bound, 3) for bound in _wilson(1.0, 54)]
@@ -139,9 +192,10 @@ def _rejection(verdict: Verdict) -> Figure:
     third = verdict.rejection()[int(np.argmin(np.abs(SHARES - 0.3)))]
     return Figure(
         [draw(size) for size in (WIDE, NARROW)],
-        "Rejection curve: the most uncertain inputs are handed to somebody else, and the error among the others falls "
-        f"if the uncertainty ({verdict.measure}) knows where the model is wrong.",
-        f"The {name} is {short(whole)} over all inputs and {short(float(third))} without the 30 % most uncertain.",
+        f"Rejection curve: the most uncertain {verdict.unit}s are handed to somebody else, and the error among the "
+        f"others falls if the uncertainty ({verdict.measure}) knows where the model is wrong.",
+        f"The {name} is {short(whole)} over all {verdict.unit}s and {short(float(third))} without the 30 % most "
+        "uncertain.",
         (("line", f"{name} of those kept"), ("theory", "of all, as if handed over by chance")),
     )
 
@@ -154,13 +208,18 @@ def _bins(verdict: Verdict) -> TableBlock:
         rows.append(
             (
                 f"{n + 1} of {BINS}",
-                f"{short(float(spread.min()))} to {short(float(spread.max()))}",
+                f"{short(float(spread.min()), 4)} to {short(float(spread.max()), 4)}",
                 passes(len(part)),
                 percent(verdict.error(part)) if verdict.classes else short(verdict.error(part)),
             )
         )
     return TableBlock(
-        f"Uncertainty against error: inputs in five groups, from the smallest {verdict.measure} to the largest",
-        ("Group", verdict.measure.capitalize(), "Inputs", "Wrong" if verdict.classes else "Root mean square error"),
+        f"Uncertainty against error: {verdict.unit}s in five groups, by {verdict.measure}, the smallest first",
+        (
+            "Group",
+            verdict.measure.capitalize(),
+            f"{verdict.unit.capitalize()}s",
+            "Wrong" if verdict.classes else "Root mean square error",
+        ),
         rows,
     )
