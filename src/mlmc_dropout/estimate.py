@@ -197,12 +197,12 @@ def estimate(
             first = list(itertools.islice(batches, 2))
             batches = itertools.chain(first, batches)
             if len(first) > 1:
-                facts = {"asked": method, **_reading(outputs)}
+                facts = {"asked": method, **_reading(outputs, decision)}
                 return _chosen_from_pool(opening, batches, goal, pool, report, facts)
         collector = run_all(opening.runs(batches, goal), pool, checkpoints, report)
     sampler.release()
     notes = [checkpoints.problem or "", *remarks]
-    result = collector.result(Status.STOPPED, notes, asked=method, **_reading(outputs))
+    result = collector.result(Status.STOPPED, notes, asked=method, **_reading(outputs, decision))
     assert result is not None
     return replace(result, quantities={**result.quantities, "std": result["std"]}) if questions.std else result
 
@@ -365,9 +365,15 @@ def _transform(transform: Any, outputs: str) -> Any:
     return transform
 
 
-def _reading(outputs: str) -> dict[str, str]:
-    """How outputs were read, for the metadata of a result."""
-    return {} if outputs == "values" else {"outputs": outputs}
+def _reading(outputs: str, decision: Any) -> dict[str, str]:
+    """How outputs were read and what was decided, for the metadata of a result; decisions as in the shell."""
+    facts = {} if outputs == "values" else {"outputs": outputs}
+    if isinstance(decision, TopK):
+        by = decision.by if isinstance(decision.by, str) else decision.by.name
+        return {**facts, "decision": f"top:{decision.k}:{by}"}
+    if isinstance(decision, Above):
+        return {**facts, "decision": f"above:{float(decision.threshold)!r}"}
+    return facts if decision is None else {**facts, "decision": str(decision)}
 
 
 def _less_locating(goal: Goal, questions: Questions) -> Goal:

@@ -1,4 +1,4 @@
-"""Decisions on the page: the question, the answers, what is open and why, and what settling it would cost."""
+"""Decisions on the page: the Question, question, the answers, what is open and why, and what settling it would cost."""
 
 from __future__ import annotations
 
@@ -138,10 +138,23 @@ def test_passes_follow_the_distance_and_not_the_scatter(above, tmp_path):
     assert "one whose mean is far from 0.1 needs fewer" in effort and "scatter" not in effort
 
 
+def told(result: md.Result, **decision: str) -> Question | None:
+    """The question that a page reads from a result with this record of it."""
+    facts = {name: value for name, value in result.metadata.items() if name != "decision"}
+    return question(Folder(Path(), replace(result, metadata={**facts, **decision}), {}, PageData()))
+
+
+def test_results_know_their_question(above):
+    found = question(Folder(Path(), above, {}, PageData()))
+    assert (found.kind, found.threshold) == ("above", 0.1)
+    top = md.estimate(net(3), X, outputs="logits", decision=md.TopK(4, by="entropy"), confidence=0.9, budget=100)
+    assert top.metadata["decision"] == "top:4:entropy"
+
+
 def test_without_a_record_of_the_question_nothing_is_made_up(above):
-    assert question(Folder(Path(), above, {}, PageData())).kind == "choice"
-    assert question(Folder(Path(), above, {"asked": {"decision": "above:x"}}, PageData())).kind == "choice"
-    asked = question(Folder(Path(), above, {"asked": {"decision": "top:7"}}, PageData()))
+    assert told(above).kind == "choice"
+    assert told(above, decision="above:x").kind == "choice"
+    asked = told(above, decision="top:7")
     assert (asked.kind, asked.k, asked.by) == ("top", 7, "mutual_information")
 
 

@@ -90,7 +90,7 @@ def question(folder: Folder) -> Question | None:
     of_classes = is_classes(folder.result)
     if decision.value.dtype != bool:
         return Question("label", probabilities=of_classes)
-    kind, _, rest = str(dict(folder.info.get("asked") or {}).get("decision", "")).partition(":")
+    kind, _, rest = str(folder.result.metadata.get("decision", "")).partition(":")
     with contextlib.suppress(ValueError):  # of a file that somebody has edited
         if kind == "above":
             return Question("above", threshold=float(rest), probabilities=of_classes)
