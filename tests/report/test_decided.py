@@ -1,4 +1,4 @@
-"""Decisions on the page: the Question, question, the answers, what is open and why, and what settling it would cost."""
+"""Decisions on the page: the question, the answers, what is open and why, and what settling it would cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import nn
 import mlmc_dropout as md
 from mlmc_dropout.report import write_page
 from mlmc_dropout.report.data import PageData
-from mlmc_dropout.report.decided import open_items, question
+from mlmc_dropout.report.decided import Question, open_items, question
 from mlmc_dropout.report.folder import Folder, write_folder
 from mlmc_dropout.report.predictions import predictions
 
