@@ -55,16 +55,21 @@ def test_files_and_page_say_what_the_library_says(folder: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (["--metrics", "nll", "--budget", "9"], "give y"),
+        (["--metrics", "nll", "--budget", "9"], "give --labels"),
         (["--metrics", "entropi", "--budget", "9"], "no metric 'entropi'"),
         (["--outputs", "logit", "--budget", "9"], "unknown outputs"),
-        ([], "say when to stop"),
+        ([], "say when to stop: --tolerance, or --budget in passes"),
         (["--budget", "-3"], "positive number"),
         (["--budget", "nan"], "number"),
         (["--tolerance", "0"], "tolerance is a positive number"),
         (["--method", "best", "--budget", "9"], "unknown method"),
         (["--passes", "3", "--method", "plug-in"], "power of 2"),
-        (["--labels", "no.npy", "--budget", "9"], "no.npy"),
+        (["--labels", "no.npy", "--budget", "9"], "--labels: there is no file 'no.npy'"),
+        (["--inputs", "no.npy", "--budget", "9"], "--inputs: there is no file 'no.npy'"),
+        (["--class-names", "no.txt", "--budget", "9"], "--class-names: there is no file 'no.txt'"),
+        (["--class-axis", "0", "--budget", "9"], "axis 0 are the inputs"),
+        (["--class-axis", "1", "--outputs", "values", "--budget", "9"], "--class-axis belongs to --outputs logits or"),
+        (["--dtype", "int3", "--budget", "9"], "unknown --dtype 'int3'"),
     ],
 )
 def test_bad_requests_are_refused_before_the_model_is_imported(

@@ -17,6 +17,7 @@ import typer
 
 from mlmc_dropout.cli import demo, estimate, evaluate, plan, report, reproduce, train
 from mlmc_dropout.cli.console import print_error
+from mlmc_dropout.cli.words import as_options
 from mlmc_dropout.errors import ExecutionError, MLMCDropoutError, NonFiniteOutputError
 from mlmc_dropout.version import __version__
 
@@ -98,7 +99,7 @@ def _explain(error: Exception) -> int:
             print_error(f"{message[0].lower()}{message[1:].rstrip('.')} ({where} --help lists what there is)")
         return 2
     if isinstance(error, MLMCDropoutError):
-        print_error(str(error))
+        print_error(as_options(str(error)))
         return 1 if isinstance(error, (NonFiniteOutputError, ExecutionError)) else 2
     print_error(f"unexpected {type(error).__name__}: {error}; run again with --debug for the traceback")
     return 1

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from mlmc_dropout.cli.words import as_options
+
 __all__ = ["Output", "TextTable", "one_line", "print_error", "show_page", "wrapped"]
 
 RICH_PADDING = 3  # of a column in a terminal: two blanks and what separates it
@@ -139,7 +141,7 @@ class Output:
             text: The remark.
         """
         if not self.quiet:
-            print(wrapped(f"note: {one_line(text)}", sys.stderr), file=sys.stderr)
+            print(wrapped(f"note: {one_line(as_options(text))}", sys.stderr), file=sys.stderr)
 
     def warn(self, text: str) -> None:
         """Print a warning on stderr.
@@ -148,7 +150,7 @@ class Output:
             text: The warning.
         """
         if not self.quiet:
-            print(wrapped(f"warning: {one_line(text)}", sys.stderr), file=sys.stderr)
+            print(wrapped(f"warning: {one_line(as_options(text))}", sys.stderr), file=sys.stderr)
 
     def data(self, content: dict[str, Any]) -> None:
         """Print the findings as one JSON object, if that was asked for.

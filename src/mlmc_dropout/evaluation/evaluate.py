@@ -23,6 +23,7 @@ from mlmc_dropout.evaluation.run import EvaluationEvent, EvaluationRun, reporter
 from mlmc_dropout.evaluation.single_terms import single_term_readings
 from mlmc_dropout.evaluation.statistics import Statistics
 from mlmc_dropout.evaluation.sweeps import Sweeps
+from mlmc_dropout.quantities.class_axis import check_class_axis
 from mlmc_dropout.quantities.outputs import OutputKind, check_outputs
 from mlmc_dropout.result import Status
 from mlmc_dropout.runtime import fingerprint
@@ -40,6 +41,7 @@ def evaluate(
     *,
     metrics: Sequence[str | Metric] | None = None,
     outputs: OutputKind = "logits",
+    class_axis: int | None = None,
     tolerance: float | None = None,
     relative: bool = True,
     budget: float | None = None,
@@ -66,13 +68,17 @@ def evaluate(
         x: A tensor or array with the inputs along its first axis, a tuple or dict of them, or an iterable of batches
             such as a DataLoader without shuffling, which is read several times. An iterator is read once; that
             needs a budget. Batches may hold their labels in a last part.
-        y: Labels, one per input: class numbers, or values for regression.
+        y: Labels, one per input: class numbers, or values for regression; one per pixel or word, (N, H, W) say, where
+            an input has a class at each of them.
         metrics: Names, and :class:`Metric` of your own; by default all that outputs and labels allow. For classes
             "nll", "entropy", "expected_entropy", "mutual_information", "brier", "accuracy", "ece"; for means
             and variances "nll", "rmse", "aleatoric_variance", "epistemic_variance", "total_variance"; for values
             "rmse", "epistemic_variance".
         outputs: What the network returns: "logits", "binary-logits", "probabilities", "mean-variance",
             "mean-log-variance" (two outputs, or halves of the last axis), or "values".
+        class_axis: The axis of "logits" or "probabilities" that holds the classes, inputs being axis 0: 1 for images
+            (N, C, H, W). The last one by default. Metrics are averages over pixels and inputs, and those of your
+            own get features with the classes last.
         tolerance: Root mean square error to reach, for every metric.
         relative: The tolerance is a share of the value.
         budget: Passes per input on average, at most.
@@ -111,6 +117,7 @@ def evaluate(
         ('TOLERANCE_MET', True)
     """
     check_outputs(outputs)
+    axis = check_class_axis(class_axis, outputs)
     goal = EvaluationGoal(tolerance, relative, budget)
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise InputError(f"seed is a non-negative integer: got {seed!r}")
@@ -121,8 +128,8 @@ def evaluate(
     data = DataSet(sampler, x, y)
     chosen = select_metrics(metrics, outputs, data.has_labels)
     planner = Planner(method, passes, goal, chosen)
-    features = FeatureMap(outputs, chosen)
-    identity = {} if checkpoint is None else _identity(sampler, data, planner, outputs, int(seed))
+    features = FeatureMap(outputs, chosen, axis)
+    identity = {} if checkpoint is None else _identity(sampler, data, planner, features, int(seed))
     saving = Checkpoint.at(checkpoint, checkpoint_interval, identity)
     if data.once and (checkpoint is not None or budget is None):
         raise InputError(
@@ -132,17 +139,17 @@ def evaluate(
     with task_pool_for(executor, sampler) as pool:
         run = EvaluationRun(sampler, data, planner, features, int(seed), pool, saving, show)
         step = run.finish()
-    return _result(run, step, outputs)
+    return _result(run, step)
 
 
 class _Named:
     """What a fingerprint asks of a method."""
 
-    def __init__(self, planner: Planner, outputs: str) -> None:
+    def __init__(self, planner: Planner, features: FeatureMap) -> None:
         self.name = planner.method
         self._settings = {
             "passes": planner.passes,
-            "outputs": outputs,
+            **_reading(features),
             "metrics": [metric.name for metric in planner.metrics],
         }
 
@@ -151,15 +158,23 @@ class _Named:
         return self._settings
 
 
-def _identity(sampler: DropoutSampler, data: DataSet, planner: Planner, outputs: str, seed: int) -> dict[str, Any]:
-    facts: Any = _Named(planner, outputs)
+def _reading(features: FeatureMap) -> dict[str, Any]:
+    """How outputs are read, as plain data."""
+    axis = {} if features.class_axis is None else {"class_axis": features.class_axis}
+    return {"outputs": features.outputs, **axis}
+
+
+def _identity(
+    sampler: DropoutSampler, data: DataSet, planner: Planner, features: FeatureMap, seed: int
+) -> dict[str, Any]:
+    facts: Any = _Named(planner, features)
     return {**fingerprint.of_run(sampler, facts, seed), **data.identity()}
 
 
 # ------------------------------------------------------------------------------------------- result
 
 
-def _result(run: EvaluationRun, step: Step, outputs: str) -> Evaluation:
+def _result(run: EvaluationRun, step: Step) -> Evaluation:
     now, planner = run.progress, run.current_planner
     few = any(len(part.states) < 3 or min(state.count for state in part.states) < 2 for part in now.parts)
     if now.strata is not None:
@@ -195,7 +210,7 @@ def _result(run: EvaluationRun, step: Step, outputs: str) -> Evaluation:
         planner.method,
         run.seed,
         tuple(note for note in notes if note),
-        _metadata(run.planner, outputs, now),
+        _metadata(run.planner, run.features, now),
     )
 
 
@@ -236,11 +251,11 @@ def _trust(looked: Looked, unit: int) -> str:
     )
 
 
-def _metadata(planner: Planner, outputs: str, progress: EvaluationProgress) -> dict[str, Any]:
+def _metadata(planner: Planner, features: FeatureMap, progress: EvaluationProgress) -> dict[str, Any]:
     goal = planner.goal
     asked = {"tolerance": goal.tolerance, "relative": goal.relative, "budget": goal.budget, "passes": planner.passes}
     found = {"design": progress.design, "pilot": progress.pilot}
-    return {**asked, "outputs": outputs, **found, "versions": versions()}
+    return {**asked, **_reading(features), **found, "versions": versions()}
 
 
 def _remarks(planner: Planner, progress: EvaluationProgress) -> list[str]:

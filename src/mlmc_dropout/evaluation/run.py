@@ -250,7 +250,9 @@ class EvaluationRun:
 
     def _width(self) -> int:
         """Look at the model once before anything is sampled."""
-        return self._program(self.data.peek()).structure.width
+        structure = self._program(self.data.peek()).structure
+        self.features.look_at_axes(structure)
+        return structure.width
 
     def _program(self, batch: Batch) -> Program:
         """The model, prepared once for every kind of input."""
