@@ -169,10 +169,10 @@ def test_a_quantity_that_is_missing_says_what_to_ask_for():
     plain = md.estimate(net(3), X, budget=20, method="pooled")
     with pytest.raises(KeyError, match="quantities= and outputs= 'logits' or 'binary-logits' or 'probabilities'"):
         plain["entropy"]
-    with pytest.raises(KeyError, match="ask for it with quantities='?\"?$"):
+    with pytest.raises(KeyError, match=r"ask for it with quantities=\W*$"):
         plain["quantile_0.5"]
     logits = md.estimate(net(3), X, budget=20, method="pooled", outputs="logits", quantities=("label",))
-    with pytest.raises(KeyError, match="ask for it with quantities='?\"?$"):
+    with pytest.raises(KeyError, match=r"ask for it with quantities=\W*$"):
         logits["entropy"]
     asked = md.estimate(net(3), X, budget=20, method="pooled", outputs="logits", quantities=("entropy",))
     assert asked["entropy"].value.shape == (30,)
