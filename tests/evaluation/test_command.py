@@ -82,6 +82,21 @@ def test_bad_requests_are_refused_before_the_model_is_imported(
     assert not (folder / "run").exists()
 
 
+def test_the_metric_that_costs_most_is_named_with_what_the_others_take(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [*COMMAND, "--labels", "y.npy", "--tolerance", "0.1"]
+    assert main([*asked, "--metrics", "entropy,ece,brier"]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    start, _, rest = said.partition("ece needed the most passes: ")
+    assert "note: " in start and "to leave it out, give --metrics entropy,brier." in rest
+    spent, few = (float(word) for word in (rest.split()[0], rest.partition("takes roughly ")[2].split(";")[0]))
+    assert spent == pytest.approx(md.load_evaluation("run/evaluation.json").cost, rel=0.05)
+    assert main([*asked, "--metrics", "entropy,brier", "--overwrite"]) == 0
+    assert "needed the most" not in capsys.readouterr().err
+    assert few / 4 < md.load_evaluation("run/evaluation.json").cost < 4 * few < spent
+
+
 def test_a_run_is_not_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*COMMAND, "--metrics", "entropy", "--budget", "8", "--quiet"]) == 0
     assert main([*COMMAND, "--metrics", "entropy", "--budget", "8"]) == 2

@@ -14,7 +14,7 @@ _SAME = (
 _OPTIONS = {**{name: f"--{name.replace('_', '-')}" for name in _SAME}, "rates": "--rate", "executor": "--workers"}
 _ARGUMENT = re.compile(
     rf"(?<![\w.\-`])(?P<name>{'|'.join(sorted(_OPTIONS, key=len, reverse=True))})="
-    r"(?P<value>lambda [^;,()]*(?:\([^()]*\))?|'[^']*'|<[^>]*>|-?\w[\w.\-]*)?"
+    r"(?P<value>lambda [^;,()]*(?:\([^()]*\))?|'[^']*'|<[^>]*>|\('[^()]*\)|-?\w[\w.\-]*)?"
     r"(?P<others>(?:(?:,| or| and) '[^']*')*)"
 )
 _PHRASES = {"labels: give y": "labels: give --labels", ", or give an md.Metric": ""}
@@ -34,6 +34,8 @@ def as_options(message: str) -> str:
         'say when to stop: --tolerance, or --budget in passes per input'
         >>> as_options("give class_axis=1, otherwise class_axis=-1; it needs outputs='logits' or 'probabilities'")
         'give --class-axis 1, otherwise --class-axis -1; it needs --outputs logits or probabilities'
+        >>> as_options("to leave it out, give metrics=('nll', 'entropy').")
+        'to leave it out, give --metrics nll,entropy.'
         >>> as_options("choose one by transform=lambda out: out[0]")
         'choose one by --transform module:function'
     """
@@ -43,10 +45,13 @@ def as_options(message: str) -> str:
 
 
 def _option(found: re.Match[str]) -> str:
-    option, value = _OPTIONS[found["name"]], (found["value"] or "").strip("'")
+    option, value = _OPTIONS[found["name"]], found["value"] or ""
+    value = value if value.startswith("(") else value.strip("'")
     ending = ""
     if value.startswith("lambda"):
         value = "module:function"
+    elif value.startswith("("):
+        value = ",".join(re.findall(r"'([^']*)'", value))
     elif value.endswith("."):  # of the sentence
         value, ending = value[:-1], "."
     if value in ("True", ""):

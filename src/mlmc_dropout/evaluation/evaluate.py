@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from mlmc_dropout.evaluation.sweeps import Sweeps
 from mlmc_dropout.quantities.class_axis import check_class_axis
 from mlmc_dropout.quantities.outputs import OutputKind, check_outputs
 from mlmc_dropout.result import Status
+from mlmc_dropout.result.text import passes_in_words
 from mlmc_dropout.runtime import fingerprint
 from mlmc_dropout.runtime.collector import versions
 from mlmc_dropout.runtime.executors import task_pool_for
@@ -199,7 +201,8 @@ def _result(run: EvaluationRun, step: Step) -> Evaluation:
         for level in range(len(one.states))
         if one.states[level].count
     ]
-    notes = (step.note, _trust(looked, now.design), *_remarks(planner, now))
+    notes = (step.note, _dearest(run, planner, looked, readings), *_remarks(planner, now))
+    notes = (*notes, _trust(looked, now.design))
     assert step.status is not None
     return Evaluation(
         estimates,
@@ -213,6 +216,9 @@ def _result(run: EvaluationRun, step: Step) -> Evaluation:
         _metadata(run.planner, run.features, now),
     )
 
+
+_FAR = 4.0  # times as many passes because of one metric that are worth a remark
+_MANY = 20.0  # passes per input that are
 
 Looked = list[tuple[Statistics, Design | None]]
 
@@ -233,6 +239,31 @@ def _readings(run: EvaluationRun, looked: Looked) -> list[Reading]:
     statistics, design = looked[0]
     assert design is not None
     return statistics.readings(design)
+
+
+def _dearest(run: EvaluationRun, planner: Planner, looked: Looked, readings: Sequence[Reading]) -> str:
+    """A remark on the metric to whose tolerance most of the passes went, if the others need far fewer."""
+    if planner.goal.tolerance is None or len(planner.metrics) < 2:
+        return ""
+    spent = run.passes() / run.progress.rows
+    if len(looked) == 1 and looked[0][1] is not None and run.progress.strata is None:
+        most, rest = planner.dearest(looked[0][0])
+    else:  # variances fall with the number of passes
+        errors = [math.hypot(one.stderr, one.bias) for one in readings]
+        needs = np.square(errors / planner.goal.targets(readings))
+        most = int(np.argmax(needs))
+        rest = spent * float(np.max(np.delete(needs, most)) / max(needs[most], 1e-300))
+    if spent < max(_FAR * rest, _MANY):
+        return ""
+    name, others = planner.metrics[most].name, tuple(m.name for i, m in enumerate(planner.metrics) if i != most)
+    return (
+        f"{name} needed the most passes: {_roughly(spent)} per input were spent, and without it the tolerance takes "
+        f"roughly {_roughly(rest)}; to leave it out, give metrics={others!r}."
+    )
+
+
+def _roughly(passes: float) -> str:
+    return passes_in_words(float(f"{passes:.2g}"))
 
 
 def _trust(looked: Looked, unit: int) -> str:
@@ -263,7 +294,7 @@ def _remarks(planner: Planner, progress: EvaluationProgress) -> list[str]:
     if planner.design > 1:
         remarks.append(
             f"Every input gets {planner.design} passes or more, so that passes come in stratified designs of "
-            f"{planner.design}; the pilot with independent passes is in the cost, but not in the table."
+            f"{planner.design}; the pilot with independent passes is in the cost, but not among the levels."
         )
     if len(progress.parts) > 1:
         remarks.append(
@@ -276,7 +307,7 @@ def _remarks(planner: Planner, progress: EvaluationProgress) -> list[str]:
     return [
         *remarks,
         f"{' and '.join(jumps)} jump{'s' if len(jumps) == 1 else ''} where an input changes its class or bin, so that "
-        "variances fall more slowly than for smooth metrics; the table has the measured rates.",
+        "variances fall more slowly than for smooth metrics.",
     ]
 
 
