@@ -19,8 +19,9 @@ from mlmc_dropout.evaluation.goal import EvaluationGoal, Step
 from mlmc_dropout.evaluation.levels import passes_of
 from mlmc_dropout.evaluation.metrics import Metric, select_metrics
 from mlmc_dropout.evaluation.plan import Planner
+from mlmc_dropout.evaluation.progress import EvaluationEvent, reporting
 from mlmc_dropout.evaluation.result import Evaluation, EvaluationLevel, MetricEstimate
-from mlmc_dropout.evaluation.run import EvaluationEvent, EvaluationRun, reporter
+from mlmc_dropout.evaluation.run import EvaluationRun
 from mlmc_dropout.evaluation.single_terms import single_term_readings
 from mlmc_dropout.evaluation.statistics import Statistics
 from mlmc_dropout.evaluation.sweeps import Sweeps
@@ -95,7 +96,8 @@ def evaluate(
         memory_limit: Bytes that a chunk of passes may need.
         executor: A number of processes, anything with the interface of ``concurrent.futures.Executor``, or a Dask
             client; the result does not depend on it.
-        progress: ``True`` prints lines on stderr; a function is called with an :class:`EvaluationEvent`.
+        progress: ``True`` shows a line on a terminal, or prints lines elsewhere, on stderr; a function is called with
+            an :class:`EvaluationEvent`.
         checkpoint: A file in which progress is saved, and from which a call with the same arguments goes on.
         checkpoint_interval: Seconds between two savings, at least.
 
@@ -123,7 +125,6 @@ def evaluate(
     goal = EvaluationGoal(tolerance, relative, budget)
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise InputError(f"seed is a non-negative integer: got {seed!r}")
-    show = reporter(progress)
     sampler = DropoutSampler(
         model, include=include, exclude=exclude, rates=rates, transform=transform, memory_limit=memory_limit
     )
@@ -138,7 +139,7 @@ def evaluate(
             "x is an iterator, which can be read once: that needs budget= and cannot be resumed from a checkpoint; "
             "give a list of batches or a DataLoader to read it several times"
         )
-    with task_pool_for(executor, sampler) as pool:
+    with reporting(progress) as show, task_pool_for(executor, sampler) as pool:
         run = EvaluationRun(sampler, data, planner, features, int(seed), pool, saving, show)
         step = run.finish()
     return _result(run, step)
