@@ -51,11 +51,11 @@ class TextTable:
         return text + gap if index < self.text_columns else gap + text
 
     def rich(self) -> Any:
-        """The same for a terminal: words may be broken into lines, numbers never."""
+        """The same for a terminal, without the caption: words may be broken into lines, numbers never."""
         from rich import box
         from rich.table import Table
 
-        table = Table(title=self.caption or None, box=box.SIMPLE_HEAVY, title_justify="left", title_style="bold")
+        table = Table(box=box.SIMPLE_HEAVY)
         for index, column in enumerate(self.columns):
             is_text = index < self.text_columns
             table.add_column(column, justify="left" if is_text else "right", no_wrap=not is_text)
@@ -130,6 +130,8 @@ class Output:
 
             console = Console(highlight=False)
             for part in table.fitted(console.width):
+                if part.caption:
+                    console.print(part.caption, style="bold", markup=False)
                 console.print(part.rich())
         else:
             _print(table.plain())
