@@ -50,10 +50,12 @@ Transform = Annotated[
     str | None, typer.Option(help="softmax, sigmoid or module:function, on each pass.", rich_help_panel=SAMPLING)
 ]
 Include = Annotated[
-    list[str] | None, typer.Option(help="Only dropout sites of this name pattern.", rich_help_panel=SAMPLING)
+    list[str] | None,
+    typer.Option(metavar="<pattern>", help="Only dropout sites whose name fits.", rich_help_panel=SAMPLING),
 ]
 Exclude = Annotated[
-    list[str] | None, typer.Option(help="No dropout sites of this name pattern.", rich_help_panel=SAMPLING)
+    list[str] | None,
+    typer.Option(metavar="<pattern>", help="No dropout sites whose name fits.", rich_help_panel=SAMPLING),
 ]
 Rate = Annotated[
     float | None, typer.Option(help="Dropout rate to use instead of the model's.", rich_help_panel=SAMPLING)
