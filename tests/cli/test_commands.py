@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +32,24 @@ def test_version_and_help(call):
         shown = call(command, "--help")
         assert shown.code == 0
         assert "Args:" not in shown.out and "Raises:" not in shown.out  # every option has its help once
+
+
+@pytest.mark.parametrize("command", ["estimate", "evaluate"])
+def test_help_in_a_terminal_begins_with_the_files_and_has_flags_without_values(command):
+    from typer.main import get_command
+    from typer.rich_utils import rich_format_help
+
+    from mlmc_dropout.cli import app
+
+    parent = get_command(app)
+    found = parent.commands[command]
+    context = found.context_class(found, info_name=command)
+    with contextlib.redirect_stdout(io.StringIO()) as written:
+        rich_format_help(obj=found, ctx=context, markup_mode="rich")
+    text = re.sub(r"\x1b\[[0-9;]*m", "", written.getvalue())
+    panels = re.findall(r"─ ([A-Z][a-z ]+) ─", text)
+    assert panels[0] == "Files" and panels[-1] == "What is shown" and "Options" not in panels and len(panels) >= 6
+    assert "bool" not in text and "--overwrite" in text and "--help" in text.partition("What is shown")[2]
 
 
 def test_estimate_writes_everything_and_equals_the_library(call, folder):
@@ -157,6 +178,10 @@ def test_report_is_made_from_the_folder_alone(call, folder):
     assert not (folder / "run" / "report.html").exists()
     assert call("report", "run").code == 0
     assert call("report", "run", "--out", "elsewhere/page.html").code == 0
+    refused = call("report", "run/result.npz")
+    assert refused.code == 2 and "is a file, and a page is about a folder: give 'run'" in refused.err
+    assert call("report", "run").out == f"The page is {Path('run/report.html')}\n"
+    assert "evaluate" in call("report", "--help").out
     assert (folder / "elsewhere" / "page.html").read_text() == (folder / "run" / "report.html").read_text()
 
 

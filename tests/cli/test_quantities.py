@@ -95,7 +95,7 @@ def test_values_with_quantiles_and_without_classes(call, classes):
     [
         (("--outputs", "logit"), "unknown outputs 'logit'"),
         (("--outputs", "logits", "--quantities", "entropie"), "unknown quantity 'entropie'"),
-        (("--quantities", "entropy"), "it is one of outputs='logits'"),
+        (("--quantities", "entropy"), "it is one of --outputs logits"),
         (("--quantities", ","), "--quantities takes names separated by commas"),
         (("--quantities", "quantile_high"), "quantile_ is followed by a number"),
         (("--quantities", "quantile_2"), "between 0 and 1"),
@@ -163,6 +163,19 @@ def test_several_probabilities_are_items_of_their_own():
     found = predictions(result, ["cat", "dog", "bird"])
     assert found is not None and len(found.label) == 90
     assert list(found.names) == ["no", "yes"] and list(found.where[:4]) == ["cat", "dog", "bird", "cat"]
+
+
+def test_a_quantity_that_is_missing_says_what_to_ask_for():
+    plain = md.estimate(net(3), X, budget=20, method="pooled")
+    with pytest.raises(KeyError, match="quantities= and outputs= 'logits' or 'binary-logits' or 'probabilities'"):
+        plain["entropy"]
+    with pytest.raises(KeyError, match=r"ask for it with quantities=\W*$"):
+        plain["quantile_0.5"]
+    logits = md.estimate(net(3), X, budget=20, method="pooled", outputs="logits", quantities=("label",))
+    with pytest.raises(KeyError, match=r"ask for it with quantities=\W*$"):
+        logits["entropy"]
+    asked = md.estimate(net(3), X, budget=20, method="pooled", outputs="logits", quantities=("entropy",))
+    assert asked["entropy"].value.shape == (30,)
 
 
 def test_passes_that_settle_a_label_follow_the_square_root():

@@ -55,16 +55,21 @@ def test_files_and_page_say_what_the_library_says(folder: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (["--metrics", "nll", "--budget", "9"], "give y"),
+        (["--metrics", "nll", "--budget", "9"], "give --labels"),
         (["--metrics", "entropi", "--budget", "9"], "no metric 'entropi'"),
         (["--outputs", "logit", "--budget", "9"], "unknown outputs"),
-        ([], "say when to stop"),
+        ([], "say when to stop: --tolerance, or --budget in passes"),
         (["--budget", "-3"], "positive number"),
         (["--budget", "nan"], "number"),
         (["--tolerance", "0"], "tolerance is a positive number"),
         (["--method", "best", "--budget", "9"], "unknown method"),
         (["--passes", "3", "--method", "plug-in"], "power of 2"),
-        (["--labels", "no.npy", "--budget", "9"], "no.npy"),
+        (["--labels", "no.npy", "--budget", "9"], "--labels: there is no file 'no.npy'"),
+        (["--inputs", "no.npy", "--budget", "9"], "--inputs: there is no file 'no.npy'"),
+        (["--class-names", "no.txt", "--budget", "9"], "--class-names: there is no file 'no.txt'"),
+        (["--class-axis", "0", "--budget", "9"], "axis 0 are the inputs"),
+        (["--class-axis", "1", "--outputs", "values", "--budget", "9"], "--class-axis belongs to --outputs logits or"),
+        (["--dtype", "int3", "--budget", "9"], "unknown --dtype 'int3'"),
     ],
 )
 def test_bad_requests_are_refused_before_the_model_is_imported(
@@ -75,6 +80,21 @@ def test_bad_requests_are_refused_before_the_model_is_imported(
     captured = capsys.readouterr()
     assert message in captured.err.replace("\n", " ")
     assert not (folder / "run").exists()
+
+
+def test_the_metric_that_costs_most_is_named_with_what_the_others_take(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [*COMMAND, "--labels", "y.npy", "--tolerance", "0.1"]
+    assert main([*asked, "--metrics", "entropy,ece,brier"]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    start, _, rest = said.partition("ece needed the most passes: ")
+    assert "note: " in start and "to leave it out, give --metrics entropy,brier." in rest
+    spent, few = (float(word) for word in (rest.split()[0], rest.partition("takes roughly ")[2].split(";")[0]))
+    assert spent == pytest.approx(md.load_evaluation("run/evaluation.json").cost, rel=0.05)
+    assert main([*asked, "--metrics", "entropy,brier", "--overwrite"]) == 0
+    assert "needed the most" not in capsys.readouterr().err
+    assert few / 4 < md.load_evaluation("run/evaluation.json").cost < 4 * few < spent
 
 
 def test_a_run_is_not_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import mlmc_dropout as md
 from mlmc_dropout.evaluation.data import DataSet, Slice, blocks_of, random_numbers
+from mlmc_dropout.evaluation.progress import EvaluationEvent
 from tests.evaluation.conftest import Enumerated, make_enumerated
 
 SETTINGS = {"metrics": ("entropy", "nll"), "tolerance": 0.05, "seed": 3}
@@ -107,6 +108,19 @@ def test_progress_is_shown(many: Enumerated, capsys: pytest.CaptureFixture[str])
     assert "passes per input" in str(events[-1])
     md.evaluate(many.model, many.x, metrics=("entropy",), tolerance=0.1, progress=True)
     assert "5000 inputs" in capsys.readouterr().err
+
+
+def test_progress_says_what_is_planned_and_leaves_no_line_on_a_terminal(
+    many: Enumerated, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert str(EvaluationEvent(11.04, 10.9, 1, 120, 0.2)) == (
+        "11 of about 11 passes per input in this round, 120 inputs, 1 level, 0 s"
+    )
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    md.evaluate(many.model, many.x, metrics=("entropy",), tolerance=0.1, progress=True)
+    *lines, last = capsys.readouterr().err.split("\r\x1b[2K")
+    assert lines[1:] and last == "" and all("\n" not in line and len(line) < 40 for line in lines)
 
 
 def test_a_checkpoint_extends_and_belongs_to_its_evaluation(many: Enumerated, tmp_path: Path) -> None:

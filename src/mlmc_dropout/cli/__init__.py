@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import sys
 import traceback
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from mlmc_dropout.cli import demo, estimate, evaluate, plan, report, reproduce, train
 from mlmc_dropout.cli.console import print_error
+from mlmc_dropout.cli.options import SHOWN
+from mlmc_dropout.cli.words import as_options
 from mlmc_dropout.errors import ExecutionError, MLMCDropoutError, NonFiniteOutputError
 from mlmc_dropout.version import __version__
 
@@ -26,8 +30,36 @@ _ClickException = typer.BadParameter.__mro__[2]  # typer brings its own copy of 
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
 
+
+def _bare_flags(params: Sequence[Any]) -> list[Any]:
+    """Parameters of a help page: flags do not take a value, whatever their type says."""
+    for parameter in params:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return list(params)
+
+
+class _Command(TyperCommand):
+    """A command whose help begins with its files, and ends with what is shown."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params = _bare_flags(super().get_params(ctx))
+        for parameter in params:
+            if parameter.name == "help":
+                parameter.rich_help_panel = SHOWN
+        return params
+
+
+class _Group(TyperGroup):
+    """All commands."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _bare_flags(super().get_params(ctx))
+
+
 app = typer.Typer(
     name="mlmc-dropout",
+    cls=_Group,
     help="Error bars you can trust for MC dropout.",
     pretty_exceptions_enable=False,
     rich_markup_mode="rich" if sys.stdout.isatty() else None,
@@ -60,7 +92,7 @@ for _command in (
     report.report,
 ):
     _summary, *_ = (_command.__doc__ or "").partition("\n\n")  # options have help of their own: no list of arguments
-    app.command(help=_summary, short_help=_summary)(_command)  # as it is: click would cut it
+    app.command(cls=_Command, help=_summary, short_help=_summary)(_command)  # as it is: click would cut it
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -98,7 +130,7 @@ def _explain(error: Exception) -> int:
             print_error(f"{message[0].lower()}{message[1:].rstrip('.')} ({where} --help lists what there is)")
         return 2
     if isinstance(error, MLMCDropoutError):
-        print_error(str(error))
+        print_error(as_options(str(error)))
         return 1 if isinstance(error, (NonFiniteOutputError, ExecutionError)) else 2
     print_error(f"unexpected {type(error).__name__}: {error}; run again with --debug for the traceback")
     return 1

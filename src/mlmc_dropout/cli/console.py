@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from mlmc_dropout.cli.words import as_options
+
 __all__ = ["Output", "TextTable", "one_line", "print_error", "show_page", "wrapped"]
 
 RICH_PADDING = 3  # of a column in a terminal: two blanks and what separates it
@@ -49,11 +51,11 @@ class TextTable:
         return text + gap if index < self.text_columns else gap + text
 
     def rich(self) -> Any:
-        """The same for a terminal: words may be broken into lines, numbers never."""
+        """The same for a terminal, without the caption: words may be broken into lines, numbers never."""
         from rich import box
         from rich.table import Table
 
-        table = Table(title=self.caption or None, box=box.SIMPLE_HEAVY, title_justify="left", title_style="bold")
+        table = Table(box=box.SIMPLE_HEAVY)
         for index, column in enumerate(self.columns):
             is_text = index < self.text_columns
             table.add_column(column, justify="left" if is_text else "right", no_wrap=not is_text)
@@ -128,6 +130,8 @@ class Output:
 
             console = Console(highlight=False)
             for part in table.fitted(console.width):
+                if part.caption:
+                    console.print(part.caption, style="bold", markup=False)
                 console.print(part.rich())
         else:
             _print(table.plain())
@@ -139,7 +143,7 @@ class Output:
             text: The remark.
         """
         if not self.quiet:
-            print(wrapped(f"note: {one_line(text)}", sys.stderr), file=sys.stderr)
+            print(wrapped(f"note: {one_line(as_options(text))}", sys.stderr), file=sys.stderr)
 
     def warn(self, text: str) -> None:
         """Print a warning on stderr.
@@ -148,7 +152,7 @@ class Output:
             text: The warning.
         """
         if not self.quiet:
-            print(wrapped(f"warning: {one_line(text)}", sys.stderr), file=sys.stderr)
+            print(wrapped(f"warning: {one_line(as_options(text))}", sys.stderr), file=sys.stderr)
 
     def data(self, content: dict[str, Any]) -> None:
         """Print the findings as one JSON object, if that was asked for.

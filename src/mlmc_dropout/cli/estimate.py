@@ -9,10 +9,31 @@ import typer
 
 from mlmc_dropout.cli.console import Output
 from mlmc_dropout.cli.options import (
+    ASKED,
+    FILES,
+    METHOD,
+    SAMPLING,
+    STOP,
+    CheckpointFile,
+    ClassAxis,
+    ClassNames,
     Debug,
+    Dtype,
+    Exclude,
+    Include,
+    Inputs,
     Json,
+    Model,
     Open,
+    Out,
+    Overwrite,
     Quiet,
+    Rate,
+    Scheduler,
+    Transform,
+    Weights,
+    Workers,
+    WritePage,
     check_budget,
     check_rate,
     check_seed,
@@ -24,123 +45,86 @@ from mlmc_dropout.cli.options import (
 
 __all__ = ["estimate"]
 
-_FILES, _ASKED, _STOP, _METHOD = "Files", "What is asked", "When to stop", "Method"
-_SAMPLING, _WORK = "Sampling", "Who does the work"
-
 
 def estimate(
-    model: Annotated[
-        str,
-        typer.Option(
-            help="package.module:factory, path/to/file.py:factory, or a folder of train.", rich_help_panel=_FILES
-        ),
-    ],
-    inputs: Annotated[
-        Path,
-        typer.Option(help=".npy, .npz, .csv, .parquet, .pt or .safetensors, inputs first.", rich_help_panel=_FILES),
-    ],
-    out: Annotated[Path, typer.Option(help="Folder for results and the page.", rich_help_panel=_FILES)],
-    weights: Annotated[
-        Path | None,
-        typer.Option(help="State dict: .safetensors, or a torch file of tensors.", rich_help_panel=_FILES),
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="Type to convert the inputs to, as int64.", rich_help_panel=_FILES)
-    ] = None,
+    model: Model,
+    inputs: Inputs,
+    out: Out,
+    weights: Weights = None,
+    dtype: Dtype = None,
     labels: Annotated[
         Path | None,
-        typer.Option(help="True classes or values, for accuracy on the page.", rich_help_panel=_FILES),
+        typer.Option(help="True classes or values, for accuracy on the page.", rich_help_panel=FILES),
     ] = None,
-    class_names: Annotated[
-        Path | None, typer.Option(help="Text file, one name of a class per line.", rich_help_panel=_FILES)
-    ] = None,
+    class_names: ClassNames = None,
     outputs: Annotated[
         str,
         typer.Option(
             help="values, logits, binary-logits, probabilities, mean-variance or mean-log-variance.",
-            rich_help_panel=_ASKED,
+            rich_help_panel=ASKED,
         ),
     ] = "values",
-    class_axis: Annotated[
-        int | None,
-        typer.Option(
-            help="Axis of the classes: 1 for images (N, C, H, W); the last if not given.", rich_help_panel=_ASKED
-        ),
-    ] = None,
+    class_axis: ClassAxis = None,
     quantities: Annotated[
         str | None,
         typer.Option(
             help="As in entropy,label or std,quantile_0.95,above_0.3; all of such outputs if not given.",
-            rich_help_panel=_ASKED,
+            rich_help_panel=ASKED,
         ),
     ] = None,
-    budget: Annotated[float | None, typer.Option(help="Passes per input.", rich_help_panel=_STOP)] = None,
+    budget: Annotated[float | None, typer.Option(help="Passes per input.", rich_help_panel=STOP)] = None,
     tolerance: Annotated[
-        float | None, typer.Option(help="Standard error of the mean to reach.", rich_help_panel=_STOP)
+        float | None, typer.Option(help="Standard error of the mean to reach.", rich_help_panel=STOP)
     ] = None,
     tolerance_variance: Annotated[
-        float | None, typer.Option(help="Standard error of the variance to reach.", rich_help_panel=_STOP)
+        float | None, typer.Option(help="Standard error of the variance to reach.", rich_help_panel=STOP)
     ] = None,
     relative: Annotated[
-        bool, typer.Option("--relative", help="Tolerances as shares of the largest value.", rich_help_panel=_STOP)
+        bool, typer.Option("--relative", help="Tolerances as shares of the largest value.", rich_help_panel=STOP)
     ] = False,
     quantile: Annotated[
-        float, typer.Option(help="Share of components that must meet the tolerance.", rich_help_panel=_STOP)
+        float, typer.Option(help="Share of components that must meet the tolerance.", rich_help_panel=STOP)
     ] = 1.0,
     effort: Annotated[
         str | None,
-        typer.Option(
-            help="adaptive: every input stops when it may; equal: same passes for all.", rich_help_panel=_STOP
-        ),
+        typer.Option(help="adaptive: every input stops when it may; equal: same passes for all.", rich_help_panel=STOP),
     ] = None,
     decision: Annotated[
         str | None,
-        typer.Option(help="Settle label, above:0.5 or top:50:entropy; budget is the most.", rich_help_panel=_STOP),
+        typer.Option(help="Settle label, above:0.5 or top:50:entropy; budget is the most.", rich_help_panel=STOP),
     ] = None,
     confidence: Annotated[
-        float, typer.Option(help="Probability with which a decision has to be right.", rich_help_panel=_STOP)
+        float, typer.Option(help="Probability with which a decision has to be right.", rich_help_panel=STOP)
     ] = 0.99,
     familywise: Annotated[
-        bool, typer.Option("--familywise", help="All decisions together, not each.", rich_help_panel=_STOP)
+        bool, typer.Option("--familywise", help="All decisions together, not each.", rich_help_panel=STOP)
     ] = False,
     method: Annotated[
-        str, typer.Option(help="auto, pooled, stratified, control-variate or mlmc.", rich_help_panel=_METHOD)
+        str, typer.Option(help="auto, pooled, stratified, control-variate or mlmc.", rich_help_panel=METHOD)
     ] = "auto",
     ladder: Annotated[
         str | None,
-        typer.Option(help="Fidelities for method mlmc, as in 4,8,16, or adaptive.", rich_help_panel=_METHOD),
+        typer.Option(help="Fidelities for method mlmc, as in 4,8,16, or adaptive.", rich_help_panel=METHOD),
     ] = None,
     counts: Annotated[
-        str | None, typer.Option(help="Replicates per level for method mlmc.", rich_help_panel=_METHOD)
+        str | None, typer.Option(help="Replicates per level for method mlmc.", rich_help_panel=METHOD)
     ] = None,
     levels: Annotated[
-        str, typer.Option(help="nested (Algorithm 1) or independent, for method mlmc.", rich_help_panel=_METHOD)
+        str, typer.Option(help="nested (Algorithm 1) or independent, for method mlmc.", rich_help_panel=METHOD)
     ] = "nested",
-    transform: Annotated[
-        str | None, typer.Option(help="softmax, sigmoid or module:function, on each pass.", rich_help_panel=_SAMPLING)
-    ] = None,
+    transform: Transform = None,
     masks: Annotated[
-        str, typer.Option(help="independent, or shared by all inputs of a pass.", rich_help_panel=_SAMPLING)
+        str, typer.Option(help="independent, or shared by all inputs of a pass.", rich_help_panel=SAMPLING)
     ] = "independent",
-    include: Annotated[
-        list[str] | None, typer.Option(help="Only dropout sites of this name pattern.", rich_help_panel=_SAMPLING)
-    ] = None,
-    exclude: Annotated[
-        list[str] | None, typer.Option(help="No dropout sites of this name pattern.", rich_help_panel=_SAMPLING)
-    ] = None,
-    rate: Annotated[
-        float | None, typer.Option(help="Dropout rate to use instead of the model's.", rich_help_panel=_SAMPLING)
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Every mask follows from it.", rich_help_panel=_SAMPLING)] = 0,
-    workers: Annotated[int, typer.Option(help="Processes to share the work.", rich_help_panel=_WORK)] = 1,
-    scheduler: Annotated[
-        str | None, typer.Option(help="Address of a Dask scheduler to use instead.", rich_help_panel=_WORK)
-    ] = None,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="File to save progress in and to resume from.", rich_help_panel=_WORK)
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run in the folder.")] = False,
-    page: Annotated[bool, typer.Option("--page/--no-page", help="Write report.html.")] = True,
+    include: Include = None,
+    exclude: Exclude = None,
+    rate: Rate = None,
+    seed: Annotated[int, typer.Option(help="Every mask follows from it.", rich_help_panel=SAMPLING)] = 0,
+    workers: Workers = 1,
+    scheduler: Scheduler = None,
+    checkpoint: CheckpointFile = None,
+    overwrite: Overwrite = False,
+    page: WritePage = True,
     show: Open = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -197,7 +181,8 @@ def estimate(
     check_seed(seed)
     check_rate(rate)
     fresh_folder(out, overwrite, "run.json")  # before torch is imported, which takes seconds
-    from mlmc_dropout.cli.estimating import Files, Work, estimate_files
+    from mlmc_dropout.cli.estimating import estimate_files
+    from mlmc_dropout.cli.request import Files, Work
 
     settings = {
         "outputs": outputs,

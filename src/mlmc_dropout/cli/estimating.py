@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import mlmc_dropout
 from mlmc_dropout.cli.console import Output, show_page
-from mlmc_dropout.cli.inputs import read_class_names, read_feature_names, read_inputs, read_labels
-from mlmc_dropout.cli.loading import read_model, read_transform, read_weights, with_weights
+from mlmc_dropout.cli.inputs import read_feature_names
 from mlmc_dropout.cli.options import parse_decision
+from mlmc_dropout.cli.request import (
+    Files,
+    Material,
+    Work,
+    check_class_axis_told,
+    read_material,
+    run_model,
+    shows_progress,
+)
 from mlmc_dropout.cli.running import check_method, command_line, finish, model_title, open_executor
-from mlmc_dropout.errors import InputError, MLMCDropoutError, ModelError
+from mlmc_dropout.errors import InputError, MLMCDropoutError
 from mlmc_dropout.quantities.questions import questions_for
 from mlmc_dropout.report.data import PageData
 from mlmc_dropout.report.folder import PAGE
@@ -28,56 +32,9 @@ from mlmc_dropout.sampling.sampler import DropoutSampler
 from mlmc_dropout.stopping.decisions import decision_for
 from mlmc_dropout.stopping.goal import Goal
 
-__all__ = ["Files", "Work", "estimate_files"]
+__all__ = ["estimate_files"]
 
 _OF_SAMPLER = ("masks", "include", "exclude", "rates", "transform")  # settings that say what a pass is
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """What is read.
-
-    Attributes:
-        model: Name of the model.
-        inputs: File of the inputs.
-        weights: File of the state dict, or None.
-        dtype: Type to convert inputs to, or None.
-        labels: File of labels, or None.
-        class_names: File of class names, or None.
-        transform: Name of the transform, or None.
-    """
-
-    model: str
-    inputs: Path
-    weights: Path | None = None
-    dtype: str | None = None
-    labels: Path | None = None
-    class_names: Path | None = None
-    transform: str | None = None
-
-    def plain(self) -> dict[str, str]:
-        """What was given, by the names of the options."""
-        names = ("model", "weights", "inputs", "dtype", "labels", "class_names", "transform")
-        return {name: str(value) for name in names if (value := getattr(self, name)) is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Who does it, and what is written.
-
-    Attributes:
-        out: The folder.
-        workers: Number of processes.
-        scheduler: Address of a Dask scheduler, or None.
-        page: Whether to write the page.
-        show: Whether to show it in a browser.
-    """
-
-    out: Path
-    workers: int = 1
-    scheduler: str | None = None
-    page: bool = True
-    show: bool = False
 
 
 def estimate_files(files: Files, settings: dict[str, Any], work: Work, output: Output) -> int:
@@ -102,27 +59,24 @@ def estimate_files(files: Files, settings: dict[str, Any], work: Work, output: O
     _check_questions(settings, files)
     _check_goal(settings)
     executor = open_executor(work.workers, work.scheduler)
-    x = read_inputs(files.inputs, files.dtype)
-    names = () if files.class_names is None else read_class_names(files.class_names)
-    labels = None if files.labels is None else _labels(files.labels, x, names)
-    state = None if files.weights is None else read_weights(files.weights)
-    settings["transform"] = None if files.transform is None else read_transform(files.transform)
-    network, doubt = read_model(files.model, settings["seed"], trained=state is not None)
-    if state is not None and files.weights is not None:
-        network = with_weights(network, state, files.weights)
+    material = read_material(files, settings["seed"])
+    settings["transform"] = material.transform
+    names = material.class_names
     started = time.perf_counter()
     with executor as pool:
-        result, remarks = _run(network, x, {**settings, "executor": pool}, output)
+        result, remarks = _run(material, {**settings, "executor": pool}, output)
     info: dict[str, Any] = {
         "title": f"{model_title(files.model)} on {files.inputs.name}",
         "command": command_line(),
         "seconds": time.perf_counter() - started,
         "asked": {**files.plain(), **_plain(settings)},
-        "weights": of_model(network),
-        "warnings": [*([doubt] if doubt else []), *remarks],
+        "weights": of_model(material.network),
+        "warnings": [*([material.doubt] if material.doubt else []), *remarks],
     }
-    passes = _passes(network, x, result, settings) if work.page else {}
-    data, problems = PageData.of(x, labels, names, read_feature_names(files.inputs), passes).fitting(result)
+    passes = _passes(material, result, settings) if work.page else {}
+    data, problems = PageData.of(material.x, material.labels, names, read_feature_names(files.inputs), passes).fitting(
+        result
+    )
     info["warnings"] += problems
     if names and settings["outputs"] == "values" and files.transform is None and not problems:
         output.note("class names were given, and outputs are read as values; for a classifier add --outputs logits")
@@ -130,14 +84,6 @@ def estimate_files(files: Files, settings: dict[str, Any], work: Work, output: O
     if work.show and work.page:
         show_page(work.out / PAGE)
     return code
-
-
-def _labels(path: Path, x: Any, names: Sequence[str]) -> Any:
-    labels = read_labels(path, names)
-    first = next(iter(x.values())) if isinstance(x, dict) else x[0] if isinstance(x, tuple) else x
-    if len(labels) != len(first):
-        raise InputError(f"there are {len(labels)} labels for {len(first)} inputs; give one for each")
-    return labels
 
 
 def _check_questions(settings: dict[str, Any], files: Files) -> None:
@@ -159,32 +105,27 @@ def _check_goal(settings: dict[str, Any]) -> None:
         raise InputError("say when to stop: --budget (passes per input), --tolerance or --tolerance-variance")
 
 
-def _run(network: Callable[..., Any], x: Any, settings: dict[str, Any], output: Output) -> tuple[Result, list[str]]:
-    """The estimate and what was warned of on the way; whatever a user's model raises is bad input."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        decision = None if settings["decision"] is None else parse_decision(settings["decision"])
-        shown = output.prints_text and sys.stderr.isatty()
-        try:
-            result = mlmc_dropout.estimate(network, x, progress=shown, **{**settings, "decision": decision})
-        except MLMCDropoutError:
-            raise
-        except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
-            first = (str(error).strip().splitlines() or [""])[0]
-            where = ", ".join(getattr(error, "__notes__", ()))
-            raise ModelError(
-                f"the model fails on these inputs: {type(error).__name__}: {first}{f' ({where})' if where else ''}"
-            ) from error
-    return result, list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)))
+def _run(material: Material, settings: dict[str, Any], output: Output) -> tuple[Result, list[str]]:
+    """The estimate and what was warned of on the way."""
+    decision = None if settings["decision"] is None else parse_decision(settings["decision"])
+    settings = {**settings, "decision": decision, "progress": shows_progress(output)}
+
+    def call() -> Result:
+        check_class_axis_told(material, settings)
+        return mlmc_dropout.estimate(material.network, material.x, **settings)
+
+    return run_model(call)
 
 
-def _passes(network: Callable[..., Any], x: Any, result: Result, settings: dict[str, Any]) -> dict[int, Any]:
+def _passes(material: Material, result: Result, settings: dict[str, Any]) -> dict[int, Any]:
     """Single passes of a few inputs for the page; without them where the model does not take so few."""
     with contextlib.suppress(MLMCDropoutError, RuntimeError), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the estimate has given them already
         questions = questions_for(settings["outputs"], "mean")
-        sampler = DropoutSampler(network, questions=questions, **{name: settings[name] for name in _OF_SAMPLER})
-        return passes_of(sampler, x, telling_rows(result), settings["seed"])
+        sampler = DropoutSampler(
+            material.network, questions=questions, **{name: settings[name] for name in _OF_SAMPLER}
+        )
+        return passes_of(sampler, material.x, telling_rows(result), settings["seed"])
     return {}
 
 

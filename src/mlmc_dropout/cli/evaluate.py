@@ -8,39 +8,91 @@ from typing import Annotated
 import typer
 
 from mlmc_dropout.cli.console import Output
-from mlmc_dropout.cli.options import Debug, Json, Open, Quiet, check_budget, check_rate, check_seed, fresh_folder
+from mlmc_dropout.cli.options import (
+    ASKED,
+    FILES,
+    METHOD,
+    SAMPLING,
+    STOP,
+    CheckpointFile,
+    ClassAxis,
+    ClassNames,
+    Debug,
+    Dtype,
+    Exclude,
+    Include,
+    Inputs,
+    Json,
+    Model,
+    Open,
+    Out,
+    Overwrite,
+    Quiet,
+    Rate,
+    Scheduler,
+    Transform,
+    Weights,
+    Workers,
+    WritePage,
+    check_budget,
+    check_rate,
+    check_seed,
+    fresh_folder,
+    parse_names,
+)
 
 __all__ = ["evaluate"]
 
 
 def evaluate(
-    model: Annotated[str, typer.Option(help="package.module:factory or path/to/file.py:factory")],
-    inputs: Annotated[Path, typer.Option(help=".npy, .npz, .csv, .parquet, .pt or .safetensors, inputs first.")],
-    out: Annotated[Path, typer.Option(help="Folder for results and the page.")],
-    weights: Annotated[Path | None, typer.Option(help="State dict: .safetensors, or a torch file of tensors.")] = None,
-    labels: Annotated[Path | None, typer.Option(help="True classes or values, one per input.")] = None,
-    metrics: Annotated[str | None, typer.Option(help="As in nll,entropy; all that apply if not given.")] = None,
+    model: Model,
+    inputs: Inputs,
+    out: Out,
+    weights: Weights = None,
+    dtype: Dtype = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="True classes or values, one per input (or per pixel).", rich_help_panel=FILES),
+    ] = None,
+    class_names: ClassNames = None,
     outputs: Annotated[
         str,
-        typer.Option(help="logits, binary-logits, probabilities, mean-variance, mean-log-variance or values."),
+        typer.Option(
+            help="logits, binary-logits, probabilities, mean-variance, mean-log-variance or values.",
+            rich_help_panel=ASKED,
+        ),
     ] = "logits",
-    tolerance: Annotated[float | None, typer.Option(help="Error to reach, standard error and bias together.")] = None,
+    class_axis: ClassAxis = None,
+    metrics: Annotated[
+        str | None, typer.Option(help="As in nll,entropy; all that apply if not given.", rich_help_panel=ASKED)
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(help="Error to reach for every metric, standard error and bias.", rich_help_panel=STOP),
+    ] = None,
     relative: Annotated[
-        bool, typer.Option("--relative/--absolute", help="Tolerance as a share of each value, or in its unit.")
+        bool,
+        typer.Option(
+            "--relative/--absolute", help="Tolerance as a share of each value, or in its unit.", rich_help_panel=STOP
+        ),
     ] = True,
-    budget: Annotated[float | None, typer.Option(help="Passes per input on average, at most.")] = None,
-    method: Annotated[str, typer.Option(help="mlmc, jackknife, plug-in or unbiased.")] = "mlmc",
-    passes: Annotated[int | None, typer.Option(help="Passes T of jackknife and plug-in, a power of 2.")] = None,
-    transform: Annotated[str | None, typer.Option(help="softmax, sigmoid or module:function, on each pass.")] = None,
-    include: Annotated[list[str] | None, typer.Option(help="Only dropout sites of this name pattern.")] = None,
-    exclude: Annotated[list[str] | None, typer.Option(help="No dropout sites of this name pattern.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Dropout rate to use instead of the model's.")] = None,
-    seed: Annotated[int, typer.Option(help="Masks and choice of inputs follow from it.")] = 0,
-    workers: Annotated[int, typer.Option(help="Processes to share the work.")] = 1,
-    scheduler: Annotated[str | None, typer.Option(help="Address of a Dask scheduler to use instead.")] = None,
-    checkpoint: Annotated[Path | None, typer.Option(help="File to save progress in and to resume from.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run in the folder.")] = False,
-    page: Annotated[bool, typer.Option("--page/--no-page", help="Write report.html.")] = True,
+    budget: Annotated[
+        float | None, typer.Option(help="Passes per input on average, at most.", rich_help_panel=STOP)
+    ] = None,
+    method: Annotated[str, typer.Option(help="mlmc, jackknife, plug-in or unbiased.", rich_help_panel=METHOD)] = "mlmc",
+    passes: Annotated[
+        int | None, typer.Option(help="Passes T of jackknife and plug-in, a power of 2.", rich_help_panel=METHOD)
+    ] = None,
+    transform: Transform = None,
+    include: Include = None,
+    exclude: Exclude = None,
+    rate: Rate = None,
+    seed: Annotated[int, typer.Option(help="Masks and choice of inputs follow from it.", rich_help_panel=SAMPLING)] = 0,
+    workers: Workers = 1,
+    scheduler: Scheduler = None,
+    checkpoint: CheckpointFile = None,
+    overwrite: Overwrite = False,
+    page: WritePage = True,
     show: Open = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -49,13 +101,16 @@ def evaluate(
     """Averages over a data set: entropy, log-likelihood, calibration error and others, with standard errors and bias.
 
     Args:
-        model: ``package.module:factory`` or ``path/to/file.py:factory``.
+        model: ``package.module:factory``, ``path/to/file.py:factory``, or the folder of a run of ``train``.
         inputs: File of the inputs.
         out: Folder for results and the page.
         weights: File of the state dict; None for the weights the factory makes.
+        dtype: Type to convert the inputs to; None for what the model takes.
         labels: File of true classes or values, or None.
-        metrics: Names separated by commas; None for all that outputs and labels allow.
+        class_names: Text file with the name of one class per line, where labels are names.
         outputs: What the network returns.
+        class_axis: The axis of the outputs that holds the classes; None for the last.
+        metrics: Names separated by commas; None for all that outputs and labels allow.
         tolerance: Root mean square error to reach.
         relative: The tolerance is a share of each value.
         budget: Passes per input on average, at most.
@@ -84,12 +139,13 @@ def evaluate(
     check_budget(None if budget is None else max(budget, 1.0))
     check_seed(seed)
     check_rate(rate)
-    from mlmc_dropout.cli.estimating import Files, Work
     from mlmc_dropout.cli.evaluating import evaluate_files
+    from mlmc_dropout.cli.request import Files, Work
 
     settings = {
-        "metrics": None if metrics is None else tuple(name.strip() for name in metrics.split(",") if name.strip()),
+        "metrics": None if metrics is None else parse_names(metrics, "--metrics"),
         "outputs": outputs,
+        "class_axis": class_axis,
         "tolerance": tolerance,
         "relative": relative,
         "budget": budget,
@@ -102,5 +158,5 @@ def evaluate(
         "checkpoint": checkpoint,
     }
     fresh_folder(out, overwrite, "evaluation.json")
-    files = Files(model, inputs, weights, None, labels, None, transform)
+    files = Files(model, inputs, weights, dtype, labels, class_names, transform)
     raise typer.Exit(evaluate_files(files, settings, Work(out, workers, scheduler, page, show), Output(as_json, quiet)))

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 import time
-import warnings
-from collections.abc import Callable
 from typing import Any
 
 import mlmc_dropout
 from mlmc_dropout.cli.console import Output, TextTable, show_page
-from mlmc_dropout.cli.estimating import Files, Work
-from mlmc_dropout.cli.inputs import read_inputs, read_labels
-from mlmc_dropout.cli.loading import read_model, read_transform, read_weights, with_weights
+from mlmc_dropout.cli.request import (
+    Files,
+    Material,
+    Work,
+    check_class_axis_told,
+    read_material,
+    run_model,
+    shows_progress,
+)
 from mlmc_dropout.cli.running import SHORT_OF_GOAL, command_line, model_title, open_executor, write_page_if_possible
-from mlmc_dropout.errors import MLMCDropoutError, ModelError
 from mlmc_dropout.evaluation.goal import EvaluationGoal
 from mlmc_dropout.evaluation.metrics import select_metrics
 from mlmc_dropout.evaluation.plan import Planner
 from mlmc_dropout.evaluation.result import Evaluation
+from mlmc_dropout.quantities.class_axis import check_class_axis
 from mlmc_dropout.quantities.outputs import check_outputs
 from mlmc_dropout.report.evaluation import write_evaluation_folder
 from mlmc_dropout.report.formats import short
@@ -45,20 +48,16 @@ def evaluate_files(files: Files, settings: dict[str, Any], work: Work, output: O
         ModelError: If the model fails on the inputs.
     """
     check_outputs(settings["outputs"])
+    check_class_axis(settings["class_axis"], settings["outputs"])
     metrics = select_metrics(settings["metrics"], settings["outputs"], files.labels is not None)
     goal = EvaluationGoal(settings["tolerance"], settings["relative"], settings["budget"])
     Planner(settings["method"], settings["passes"], goal, metrics)
     executor = open_executor(work.workers, work.scheduler)
-    x = read_inputs(files.inputs)
-    labels = None if files.labels is None else read_labels(files.labels)
-    state = None if files.weights is None else read_weights(files.weights)
-    settings["transform"] = None if files.transform is None else read_transform(files.transform)
-    network, doubt = read_model(files.model, settings["seed"], trained=state is not None)
-    if state is not None and files.weights is not None:
-        network = with_weights(network, state, files.weights)
+    material = read_material(files, settings["seed"])
+    settings["transform"] = material.transform
     started = time.perf_counter()
     with executor as pool:
-        found, remarks = _run(network, x, labels, {**settings, "executor": pool}, output)
+        found, remarks = _run(material, {**settings, "executor": pool}, output)
     plain = {key: value for key, value in settings.items() if value is not None and key != "transform"}
     asked = {key: list(value) if isinstance(value, tuple) else str(value) for key, value in plain.items()}
     info = {
@@ -66,33 +65,29 @@ def evaluate_files(files: Files, settings: dict[str, Any], work: Work, output: O
         "command": command_line(),
         "seconds": time.perf_counter() - started,
         "asked": {**files.plain(), **asked},
-        "warnings": [*([doubt] if doubt else []), *remarks],
+        "warnings": [*([material.doubt] if material.doubt else []), *remarks],
     }
     return _finish(found, info, work, output)
 
 
-def _run(
-    network: Callable[..., Any], x: Any, labels: Any, settings: dict[str, Any], output: Output
-) -> tuple[Evaluation, list[str]]:
-    """The evaluation and what was warned of on the way; whatever a user's model raises is bad input."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            shown = output.prints_text and sys.stderr.isatty()
-            found = mlmc_dropout.evaluate(network, x, labels, progress=shown, **settings)
-        except MLMCDropoutError:
-            raise
-        except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
-            first = (str(error).strip().splitlines() or [""])[0]
-            raise ModelError(f"the model fails on these inputs: {type(error).__name__}: {first}") from error
-    return found, list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)))
+def _run(material: Material, settings: dict[str, Any], output: Output) -> tuple[Evaluation, list[str]]:
+    """The evaluation and what was warned of on the way."""
+
+    def call() -> Evaluation:
+        check_class_axis_told(material, settings)
+        shown = shows_progress(output)
+        return mlmc_dropout.evaluate(material.network, material.x, material.labels, progress=shown, **settings)
+
+    return run_model(call)
 
 
 def _finish(found: Evaluation, info: dict[str, Any], work: Work, output: Output) -> int:
     """Write everything and tell the user."""
     written = write_evaluation_folder(work.out, found, info)
     output.table(_table(found))
-    for note in (*found.notes, *info["warnings"]):
+    for warning in info["warnings"]:
+        output.warn(warning)
+    for note in found.notes:
         output.note(note)
     page = write_page_if_possible(work.out, output) if work.page else None
     output.say(f"{found.status.value} Results are in {work.out} ({', '.join(written)}).")

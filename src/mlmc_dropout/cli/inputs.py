@@ -25,7 +25,7 @@ _WHOLE = re.compile(r"\s*[+-]?\d{1,18}\s*")
 _DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool")
 
 
-def read_inputs(path: Path, dtype: str | None = None) -> Any:
+def read_inputs(path: Path, dtype: str | None = None, option: str = "--inputs") -> Any:
     """Inputs from ``.npy``, ``.npz``, ``.csv``, ``.parquet``, ``.pt``/``.pth`` or ``.safetensors``.
 
     Files with several arrays become keyword inputs of the model by their names; a ``.npz`` written without names
@@ -34,6 +34,7 @@ def read_inputs(path: Path, dtype: str | None = None) -> Any:
     Args:
         path: The file; its suffix says the format.
         dtype: The type to convert all numbers to; None for that of the file. Whole numbers of a table stay whole.
+        option: The option that names the file, for messages.
 
     Returns:
         An array or tensor with the inputs first, a tuple of such, or a dict of such.
@@ -47,15 +48,15 @@ def read_inputs(path: Path, dtype: str | None = None) -> Any:
         ".npz": _npz,
         ".csv": _csv,
         ".parquet": _parquet,
-        ".pt": lambda p: read_torch_file(p, "inputs"),
-        ".pth": lambda p: read_torch_file(p, "inputs"),
+        ".pt": lambda p: read_torch_file(p, option.strip("-")),
+        ".pth": lambda p: read_torch_file(p, option.strip("-")),
         ".safetensors": read_safetensors,
     }
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise InputError(f"inputs in {path.name!r} are not understood; use one of {', '.join(readers)}")
+        raise InputError(f"{option} {path.name!r} is of no kind that is understood; use one of {', '.join(readers)}")
     if not is_file(path):
-        raise InputError(f"there is no inputs file {str(path)!r}")
+        raise InputError(f"{option}: there is no file {str(path)!r}")
     inputs = _unwrap(reader(path))
     for name, value in _named_arrays(inputs):
         _check(value, path, name)
@@ -77,9 +78,9 @@ def read_labels(path: Path, class_names: Sequence[str] = ()) -> NDArray[Any]:
     """
     if path.suffix.lower() in (".csv", ".txt") and is_file(path) and (words := _words(path, class_names)):
         return class_numbers(words, class_names)
-    labels = read_inputs(path)
+    labels = read_inputs(path, option="--labels")
     if not isinstance(labels, (np.ndarray, Tensor)):
-        raise InputError(f"the labels {str(path)!r} hold several arrays; give a file with one")
+        raise InputError(f"--labels: {str(path)!r} holds several arrays; give a file with one")
     return np.asarray(labels)
 
 
@@ -109,7 +110,7 @@ def read_class_names(path: Path) -> tuple[str, ...]:
         InputError: If there are none, or it is no text.
     """
     if not is_file(path):
-        raise InputError(f"there is no file of class names {str(path)!r}")
+        raise InputError(f"--class-names: there is no file {str(path)!r}")
     try:
         names = tuple(line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip())
     except (OSError, UnicodeDecodeError) as error:

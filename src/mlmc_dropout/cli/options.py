@@ -14,16 +14,64 @@ from mlmc_dropout.files import check_writable
 if TYPE_CHECKING:
     from mlmc_dropout.methods.mlmc.ladder import Ladder
 
-__all__ = ["Debug", "Json", "Open", "Quiet", "check_budget", "check_output", "check_rate", "check_seed", "fresh_folder"]
+__all__ = ["ASKED", "FILES", "METHOD", "SAMPLING", "SHOWN", "STOP", "WORK"]
+__all__ += ["CheckpointFile", "ClassAxis", "ClassNames", "Debug", "Dtype", "Exclude", "Include", "Inputs", "Json"]
+__all__ += ["Model", "Open", "Out", "Overwrite", "Quiet", "Rate", "Scheduler", "Transform", "Weights", "Workers"]
+__all__ += ["WritePage", "check_budget", "check_output", "check_rate", "check_seed", "fresh_folder"]
 __all__ += ["parse_decision", "parse_integers", "parse_ladder", "parse_names"]
 
 MAX_PASSES = 10**9
 MAX_LEVELS = 16
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-Open = Annotated[bool, typer.Option("--open", help="Show the page in a browser.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+FILES, ASKED, STOP, METHOD = "Files", "What is asked", "When to stop", "Method"
+SAMPLING, WORK, SHOWN = "Sampling", "Who does the work", "What is shown"
+
+Model = Annotated[
+    str,
+    typer.Option(help="package.module:factory, path/to/file.py:factory, or a folder of train.", rich_help_panel=FILES),
+]
+Inputs = Annotated[
+    Path, typer.Option(help=".npy, .npz, .csv, .parquet, .pt or .safetensors, inputs first.", rich_help_panel=FILES)
+]
+Out = Annotated[Path, typer.Option(help="Folder for results and the page.", rich_help_panel=FILES)]
+Weights = Annotated[
+    Path | None, typer.Option(help="State dict: .safetensors, or a torch file of tensors.", rich_help_panel=FILES)
+]
+Dtype = Annotated[str | None, typer.Option(help="Type to convert the inputs to, as int64.", rich_help_panel=FILES)]
+ClassNames = Annotated[
+    Path | None, typer.Option(help="Text file, one name of a class per line.", rich_help_panel=FILES)
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run in the folder.", rich_help_panel=FILES)]
+ClassAxis = Annotated[
+    int | None,
+    typer.Option(help="Axis of the classes: 1 for images (N, C, H, W); the last if not given.", rich_help_panel=ASKED),
+]
+Transform = Annotated[
+    str | None, typer.Option(help="softmax, sigmoid or module:function, on each pass.", rich_help_panel=SAMPLING)
+]
+Include = Annotated[
+    list[str] | None,
+    typer.Option(metavar="<pattern>", help="Only dropout sites whose name fits.", rich_help_panel=SAMPLING),
+]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option(metavar="<pattern>", help="No dropout sites whose name fits.", rich_help_panel=SAMPLING),
+]
+Rate = Annotated[
+    float | None, typer.Option(help="Dropout rate to use instead of the model's.", rich_help_panel=SAMPLING)
+]
+Workers = Annotated[int, typer.Option(help="Processes to share the work.", rich_help_panel=WORK)]
+Scheduler = Annotated[
+    str | None, typer.Option(help="Address of a Dask scheduler to use instead.", rich_help_panel=WORK)
+]
+CheckpointFile = Annotated[
+    Path | None, typer.Option(help="File to save progress in and to resume from.", rich_help_panel=WORK)
+]
+WritePage = Annotated[bool, typer.Option("--page/--no-page", help="Write report.html.", rich_help_panel=SHOWN)]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.", rich_help_panel=SHOWN)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.", rich_help_panel=SHOWN)]
+Open = Annotated[bool, typer.Option("--open", help="Show the page in a browser.", rich_help_panel=SHOWN)]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=SHOWN)]
 
 
 def check_budget(budget: float | None, name: str = "--budget") -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mlmc_dropout.cli.averages import Averages
 from mlmc_dropout.cli.console import TextTable
 from mlmc_dropout.report.formats import passes, short
-from mlmc_dropout.report.names import component_names
 from mlmc_dropout.report.numbers import average, matrix
 from mlmc_dropout.report.predictions import Predictions, passes_to_settle, predictions
 from mlmc_dropout.result import Result
@@ -79,9 +79,9 @@ def _settled(found: Predictions, spent: NDArray[np.float64]) -> str:
 
 def _averages(result: Result, class_names: Sequence[str], leave_out: Sequence[str]) -> TextTable | None:
     """What has one value per output, averaged over the inputs."""
-    width = result.structure.width
+    width, averages = result.structure.width, Averages.of(result, class_names)
     shown = {
-        name: (matrix(one.value).mean(axis=0), matrix(one.stderr).mean(axis=0))
+        name: (averages(one.value), averages(one.stderr))
         for name, one in result.quantities.items()
         if name not in leave_out and one.stderr is not None and matrix(one.value).shape[1] == width
     }
@@ -89,11 +89,12 @@ def _averages(result: Result, class_names: Sequence[str], leave_out: Sequence[st
         return None
     rows = [
         (label, *(_pair(float(value[i]), float(error[i])) for value, error in shown.values()))
-        for i, label in enumerate(component_names(result, class_names)[:MOST_ITEMS])
+        for i, label in enumerate(averages.names[:MOST_ITEMS])
     ]
-    if width > MOST_ITEMS:
-        rows.append((f"… {width - MOST_ITEMS} more", *[""] * len(shown)))
-    return TextTable("Averages over the inputs", ["output", *shown], rows)
+    if len(averages.names) > MOST_ITEMS:
+        rows.append((f"… {len(averages.names) - MOST_ITEMS} more", *[""] * len(shown)))
+    caption = f"Averages over {averages.over}, {averages.error_head}"
+    return TextTable(caption, ["output", *shown], rows)
 
 
 def confidence_text(confidence: float) -> str:

@@ -15,17 +15,17 @@ __all__ = ["report"]
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="Folder written by estimate, demo or reproduce.")],
+    run: Annotated[Path, typer.Argument(help="Folder written by estimate, evaluate, demo or reproduce.")],
     out: Annotated[Path | None, typer.Option(help="The page to write; report.html in the folder if not given.")] = None,
     show: Open = False,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """One self-contained HTML page about a run of estimate, demo or reproduce.
+    """One self-contained HTML page about a run of estimate, evaluate, demo or reproduce.
 
     Args:
-        run: Folder written by estimate, demo or reproduce.
+        run: Folder written by estimate, evaluate, demo or reproduce.
         out: The page to write; None for ``report.html`` in the folder.
         show: Show the page in a browser.
         as_json: Print one JSON object instead of text.
@@ -42,9 +42,11 @@ def report(
         check_output(out)
         if out.is_dir():
             raise InputError(f"--out {str(out)!r} is a folder; give the name of a file, as in page.html")
+    if run.is_file():
+        raise InputError(f"{str(run)!r} is a file, and a page is about a folder: give {str(run.parent)!r}")
     page = write_page(run, out)
     output = Output(as_json, quiet)
-    output.say(f"the page is {page}")
+    output.say(f"The page is {page}")
     if show:
         show_page(page)
     output.data({"page": str(page)})

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from mlmc_dropout.cli.averages import Averages
 from mlmc_dropout.cli.console import Output, TextTable, print_error
+from mlmc_dropout.cli.decisions import decision_report
 from mlmc_dropout.cli.quantities import quantity_summary, quantity_tables
 from mlmc_dropout.errors import InputError, MissingExtraError, did_you_mean
 from mlmc_dropout.report.folder import write_somewhere
 from mlmc_dropout.report.formats import passes, short
-from mlmc_dropout.report.names import component_names
 from mlmc_dropout.result import Result, Status
 from mlmc_dropout.result.arrays import leaves
 from mlmc_dropout.result.text import passes_in_words, plain_passes
@@ -141,6 +142,8 @@ def finish(out: Path, result: Result, info: Mapping[str, Any], x: Any, page: boo
     if result.method != "pooled":
         worth = [passes_in_words(needed) for needed in plain_passes(result)]
         output.say(f"As good as {worth[0]} passes of plain Monte Carlo for the mean, {worth[1]} for the variance.")
+    if "decision" in result.quantities:
+        _show_decisions(result, info.get("asked", {}), names, output)
     for warning in info.get("warnings", ()):
         output.warn(warning)
     for note in result.notes:
@@ -155,6 +158,15 @@ def finish(out: Path, result: Result, info: Mapping[str, Any], x: Any, page: boo
         {**summary(result), **quantity_summary(result, names), "out": str(out), "files": files, "page": written}
     )
     return 1 if moved or result.status in SHORT_OF_GOAL else 0
+
+
+def _show_decisions(result: Result, asked: Mapping[str, Any], names: Sequence[str], output: Output) -> None:
+    table, sentences = decision_report(result, asked, names)
+    output.say()
+    if table is not None:
+        output.table(table)
+    for sentence in sentences:
+        output.say(sentence)
 
 
 def write_page_if_possible(out: Path, output: Output) -> str | None:
@@ -214,7 +226,7 @@ def summary(result: Result) -> dict[str, Any]:
 
 
 def overview(result: Result, names: Sequence[str] = (), max_rows: int = 8) -> TextTable:
-    """Averages over the inputs, one line per output component.
+    """Averages over the inputs, one line per output component, or per class of all pixels.
 
     Args:
         result: The estimate.
@@ -224,17 +236,16 @@ def overview(result: Result, names: Sequence[str] = (), max_rows: int = 8) -> Te
     Returns:
         The table.
     """
-    labels = component_names(result, names)[:max_rows]
-    columns = [
-        np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves(value)], axis=1).mean(axis=0)
-        for value in (result.mean, result.mean_stderr, result.variance, result.variance_stderr)
-    ]
+    averages = Averages.of(result, names)
+    columns = [averages(v) for v in (result.mean, result.mean_stderr, result.variance, result.variance_stderr)]
+    labels = averages.names[:max_rows]
     rows = [(label, *(short(float(column[i]), 4, plain=True) for column in columns)) for i, label in enumerate(labels)]
-    hidden = result.structure.width - len(labels)
+    hidden = len(averages.names) - len(labels)
     if hidden:
         rows.append((f"… {hidden} more", "", "", "", ""))
-    count = len(leaves(result.mean)[0])
-    caption = f"{result.method}: averages over {count} inputs, {passes(result.cost, plain=True)} passes per input"
-    if count > 1:
-        caption += "; ± is that of one input"
-    return TextTable(caption, ("output", "mean", "± stderr", "variance", "± stderr"), rows)
+    spent = f"{passes(result.cost, plain=True)} passes per input"
+    if result.passes.min() < result.passes.max():
+        spent += " on average"
+    caption = f"{result.method}: averages over {averages.over}, {spent}"
+    error = averages.error_head
+    return TextTable(caption, ("output", "mean", error, "variance", error), rows)

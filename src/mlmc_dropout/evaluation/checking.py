@@ -152,12 +152,13 @@ def _check_state(state: LevelState, components: int) -> None:
     moments = [block.mean, block.s2, block.s3, block.s4]
     shapes: list[tuple[Any, tuple[int, ...]]] = [(values, (4 * components,)) for values in moments]
     shapes += [(state.cross, square), (state.within, square), (state.paired, (components,))]
+    shapes += [(state.unsettled, (components,))]
     for values, shape in shapes:
         if not isinstance(values, np.ndarray) or values.shape != shape or values.dtype != np.float64:
             raise ValueError("moments of another shape or type")
         if not np.isfinite(values).all():
             raise ValueError("moments that are not finite")
-    squares = (block.s2, np.asarray(block.s4), np.diag(state.cross), np.diag(state.within))
+    squares = (block.s2, np.asarray(block.s4), np.diag(state.cross), np.diag(state.within), state.unsettled)
     if any((values < 0).any() for values in squares):
         raise ValueError("sums of squares that are negative")
 

@@ -21,8 +21,8 @@ from mlmc_dropout.runtime.fingerprint import difference
 
 __all__ = ["Checkpoint", "EvaluationProgress"]
 
-FORMAT = 2
-_PER_LEVEL = ("count", "moments", "cross", "within", "paired")
+FORMAT = 3
+_PER_LEVEL = ("count", "moments", "cross", "within", "paired", "unsettled")
 _PER_ROW = ("scores", "strata")  # arrays with an entry per input
 
 

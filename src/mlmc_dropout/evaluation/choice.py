@@ -14,7 +14,7 @@ from mlmc_dropout.evaluation.forecast import Forecast, cheapest, smallest, total
 from mlmc_dropout.evaluation.goal import TOP, EvaluationGoal
 from mlmc_dropout.evaluation.levels import passes_of
 
-__all__ = ["Choice", "finest_levels", "for_budget", "for_tolerance"]
+__all__ = ["Choice", "finest_levels", "for_budget", "for_tolerance", "passes_for"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,25 @@ def for_budget(
     cost = sum(_further(n, level, done) * passes_of(level) for level, n in counts.items())
     error = (total_variance(counts, variances, forecast.rows) + forecast.bias[top] ** 2) / scale
     return Choice(base, top, counts, float(np.max(error)) + (1e15 if cost > left + 1 else 0.0))
+
+
+def passes_for(goal: EvaluationGoal, forecast: Forecast, readings: Sequence[Reading], single: bool) -> float:
+    """Passes per input that the tolerance takes, about, if nothing has been run.
+
+    Args:
+        goal: When to stop.
+        forecast: Variances and biases of all levels.
+        readings: What is known of the metrics.
+        single: Whether there is one level.
+
+    Returns:
+        The passes of the cheapest ladder.
+    """
+    tops = finest_levels(goal, forecast, readings, 0)
+    ladders = [(base, top) for top in tops for base in ([top] if single else range(top + 1))]
+    choices = [for_tolerance(goal, forecast, readings, base, top, {}) for base, top in ladders]
+    best = min(choices, key=lambda choice: choice.loss)
+    return sum(_further(n, level, {}) * passes_of(level) for level, n in best.counts.items()) / forecast.rows
 
 
 def _further(count: float, level: int, done: Mapping[int, float]) -> float:

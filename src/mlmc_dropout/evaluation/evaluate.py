@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -18,13 +19,16 @@ from mlmc_dropout.evaluation.goal import EvaluationGoal, Step
 from mlmc_dropout.evaluation.levels import passes_of
 from mlmc_dropout.evaluation.metrics import Metric, select_metrics
 from mlmc_dropout.evaluation.plan import Planner
+from mlmc_dropout.evaluation.progress import EvaluationEvent, reporting
 from mlmc_dropout.evaluation.result import Evaluation, EvaluationLevel, MetricEstimate
-from mlmc_dropout.evaluation.run import EvaluationEvent, EvaluationRun, reporter
+from mlmc_dropout.evaluation.run import EvaluationRun
 from mlmc_dropout.evaluation.single_terms import single_term_readings
 from mlmc_dropout.evaluation.statistics import Statistics
 from mlmc_dropout.evaluation.sweeps import Sweeps
+from mlmc_dropout.quantities.class_axis import check_class_axis
 from mlmc_dropout.quantities.outputs import OutputKind, check_outputs
 from mlmc_dropout.result import Status
+from mlmc_dropout.result.text import passes_in_words
 from mlmc_dropout.runtime import fingerprint
 from mlmc_dropout.runtime.collector import versions
 from mlmc_dropout.runtime.executors import task_pool_for
@@ -40,6 +44,7 @@ def evaluate(
     *,
     metrics: Sequence[str | Metric] | None = None,
     outputs: OutputKind = "logits",
+    class_axis: int | None = None,
     tolerance: float | None = None,
     relative: bool = True,
     budget: float | None = None,
@@ -66,13 +71,17 @@ def evaluate(
         x: A tensor or array with the inputs along its first axis, a tuple or dict of them, or an iterable of batches
             such as a DataLoader without shuffling, which is read several times. An iterator is read once; that
             needs a budget. Batches may hold their labels in a last part.
-        y: Labels, one per input: class numbers, or values for regression.
+        y: Labels, one per input: class numbers, or values for regression; one per pixel or word, (N, H, W) say, where
+            an input has a class at each of them.
         metrics: Names, and :class:`Metric` of your own; by default all that outputs and labels allow. For classes
             "nll", "entropy", "expected_entropy", "mutual_information", "brier", "accuracy", "ece"; for means
             and variances "nll", "rmse", "aleatoric_variance", "epistemic_variance", "total_variance"; for values
             "rmse", "epistemic_variance".
         outputs: What the network returns: "logits", "binary-logits", "probabilities", "mean-variance",
             "mean-log-variance" (two outputs, or halves of the last axis), or "values".
+        class_axis: The axis of "logits" or "probabilities" that holds the classes, inputs being axis 0: 1 for images
+            (N, C, H, W). The last one by default. Metrics are averages over pixels and inputs, and those of your
+            own get features with the classes last.
         tolerance: Root mean square error to reach, for every metric.
         relative: The tolerance is a share of the value.
         budget: Passes per input on average, at most.
@@ -87,7 +96,8 @@ def evaluate(
         memory_limit: Bytes that a chunk of passes may need.
         executor: A number of processes, anything with the interface of ``concurrent.futures.Executor``, or a Dask
             client; the result does not depend on it.
-        progress: ``True`` prints lines on stderr; a function is called with an :class:`EvaluationEvent`.
+        progress: ``True`` shows a line on a terminal, or prints lines elsewhere, on stderr; a function is called with
+            an :class:`EvaluationEvent`.
         checkpoint: A file in which progress is saved, and from which a call with the same arguments goes on.
         checkpoint_interval: Seconds between two savings, at least.
 
@@ -111,38 +121,38 @@ def evaluate(
         ('TOLERANCE_MET', True)
     """
     check_outputs(outputs)
+    axis = check_class_axis(class_axis, outputs)
     goal = EvaluationGoal(tolerance, relative, budget)
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise InputError(f"seed is a non-negative integer: got {seed!r}")
-    show = reporter(progress)
     sampler = DropoutSampler(
         model, include=include, exclude=exclude, rates=rates, transform=transform, memory_limit=memory_limit
     )
     data = DataSet(sampler, x, y)
     chosen = select_metrics(metrics, outputs, data.has_labels)
     planner = Planner(method, passes, goal, chosen)
-    features = FeatureMap(outputs, chosen)
-    identity = {} if checkpoint is None else _identity(sampler, data, planner, outputs, int(seed))
+    features = FeatureMap(outputs, chosen, axis)
+    identity = {} if checkpoint is None else _identity(sampler, data, planner, features, int(seed))
     saving = Checkpoint.at(checkpoint, checkpoint_interval, identity)
     if data.once and (checkpoint is not None or budget is None):
         raise InputError(
             "x is an iterator, which can be read once: that needs budget= and cannot be resumed from a checkpoint; "
             "give a list of batches or a DataLoader to read it several times"
         )
-    with task_pool_for(executor, sampler) as pool:
+    with reporting(progress) as show, task_pool_for(executor, sampler) as pool:
         run = EvaluationRun(sampler, data, planner, features, int(seed), pool, saving, show)
         step = run.finish()
-    return _result(run, step, outputs)
+    return _result(run, step)
 
 
 class _Named:
     """What a fingerprint asks of a method."""
 
-    def __init__(self, planner: Planner, outputs: str) -> None:
+    def __init__(self, planner: Planner, features: FeatureMap) -> None:
         self.name = planner.method
         self._settings = {
             "passes": planner.passes,
-            "outputs": outputs,
+            **_reading(features),
             "metrics": [metric.name for metric in planner.metrics],
         }
 
@@ -151,15 +161,23 @@ class _Named:
         return self._settings
 
 
-def _identity(sampler: DropoutSampler, data: DataSet, planner: Planner, outputs: str, seed: int) -> dict[str, Any]:
-    facts: Any = _Named(planner, outputs)
+def _reading(features: FeatureMap) -> dict[str, Any]:
+    """How outputs are read, as plain data."""
+    axis = {} if features.class_axis is None else {"class_axis": features.class_axis}
+    return {"outputs": features.outputs, **axis}
+
+
+def _identity(
+    sampler: DropoutSampler, data: DataSet, planner: Planner, features: FeatureMap, seed: int
+) -> dict[str, Any]:
+    facts: Any = _Named(planner, features)
     return {**fingerprint.of_run(sampler, facts, seed), **data.identity()}
 
 
 # ------------------------------------------------------------------------------------------- result
 
 
-def _result(run: EvaluationRun, step: Step, outputs: str) -> Evaluation:
+def _result(run: EvaluationRun, step: Step) -> Evaluation:
     now, planner = run.progress, run.current_planner
     few = any(len(part.states) < 3 or min(state.count for state in part.states) < 2 for part in now.parts)
     if now.strata is not None:
@@ -184,7 +202,8 @@ def _result(run: EvaluationRun, step: Step, outputs: str) -> Evaluation:
         for level in range(len(one.states))
         if one.states[level].count
     ]
-    notes = (step.note, _trust(looked, now.design), *_remarks(planner, now))
+    notes = (step.note, _dearest(run, planner, looked, readings), *_remarks(planner, now))
+    notes = (*notes, _trust(looked, now.design))
     assert step.status is not None
     return Evaluation(
         estimates,
@@ -195,9 +214,12 @@ def _result(run: EvaluationRun, step: Step, outputs: str) -> Evaluation:
         planner.method,
         run.seed,
         tuple(note for note in notes if note),
-        _metadata(run.planner, outputs, now),
+        _metadata(run.planner, run.features, now),
     )
 
+
+_FAR = 4.0  # times as many passes because of one metric that are worth a remark
+_MANY = 20.0  # passes per input that are
 
 Looked = list[tuple[Statistics, Design | None]]
 
@@ -220,6 +242,31 @@ def _readings(run: EvaluationRun, looked: Looked) -> list[Reading]:
     return statistics.readings(design)
 
 
+def _dearest(run: EvaluationRun, planner: Planner, looked: Looked, readings: Sequence[Reading]) -> str:
+    """A remark on the metric to whose tolerance most of the passes went, if the others need far fewer."""
+    if planner.goal.tolerance is None or len(planner.metrics) < 2:
+        return ""
+    spent = run.passes() / run.progress.rows
+    if len(looked) == 1 and looked[0][1] is not None and run.progress.strata is None:
+        most, rest = planner.dearest(looked[0][0])
+    else:  # variances fall with the number of passes
+        errors = [math.hypot(one.stderr, one.bias) for one in readings]
+        needs = np.square(errors / planner.goal.targets(readings))
+        most = int(np.argmax(needs))
+        rest = spent * float(np.max(np.delete(needs, most)) / max(needs[most], 1e-300))
+    if spent < max(_FAR * rest, _MANY):
+        return ""
+    name, others = planner.metrics[most].name, tuple(m.name for i, m in enumerate(planner.metrics) if i != most)
+    return (
+        f"{name} needed the most passes: {_roughly(spent)} per input were spent, and without it the tolerance takes "
+        f"roughly {_roughly(rest)}; to leave it out, give metrics={others!r}."
+    )
+
+
+def _roughly(passes: float) -> str:
+    return passes_in_words(float(f"{passes:.2g}"))
+
+
 def _trust(looked: Looked, unit: int) -> str:
     """A remark on levels whose variance rests on few inputs and matters."""
     if len(looked) > 1 or looked[0][1] is None:
@@ -236,11 +283,11 @@ def _trust(looked: Looked, unit: int) -> str:
     )
 
 
-def _metadata(planner: Planner, outputs: str, progress: EvaluationProgress) -> dict[str, Any]:
+def _metadata(planner: Planner, features: FeatureMap, progress: EvaluationProgress) -> dict[str, Any]:
     goal = planner.goal
     asked = {"tolerance": goal.tolerance, "relative": goal.relative, "budget": goal.budget, "passes": planner.passes}
     found = {"design": progress.design, "pilot": progress.pilot}
-    return {**asked, "outputs": outputs, **found, "versions": versions()}
+    return {**asked, **_reading(features), **found, "versions": versions()}
 
 
 def _remarks(planner: Planner, progress: EvaluationProgress) -> list[str]:
@@ -248,7 +295,7 @@ def _remarks(planner: Planner, progress: EvaluationProgress) -> list[str]:
     if planner.design > 1:
         remarks.append(
             f"Every input gets {planner.design} passes or more, so that passes come in stratified designs of "
-            f"{planner.design}; the pilot with independent passes is in the cost, but not in the table."
+            f"{planner.design}; the pilot with independent passes is in the cost, but not among the levels."
         )
     if len(progress.parts) > 1:
         remarks.append(
@@ -261,7 +308,7 @@ def _remarks(planner: Planner, progress: EvaluationProgress) -> list[str]:
     return [
         *remarks,
         f"{' and '.join(jumps)} jump{'s' if len(jumps) == 1 else ''} where an input changes its class or bin, so that "
-        "variances fall more slowly than for smooth metrics; the table has the measured rates.",
+        "variances fall more slowly than for smooth metrics.",
     ]
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mlmc_dropout.errors import InputError
 from mlmc_dropout.evaluation.metrics import BASIC, Metric
+from mlmc_dropout.quantities.class_axis import fitting_axis, place_of_classes, warn_of_class_axis
 from mlmc_dropout.quantities.outputs import CLASS_OUTPUTS, PAIR_OUTPUTS, log_probabilities, mean_and_variance
 from mlmc_dropout.quantities.uncertainty import entropy_of_logs
 from mlmc_dropout.sampling.outputs import Structure
@@ -34,10 +35,12 @@ class FeatureMap:
     Attributes:
         outputs: What the network returns.
         metrics: The metrics.
+        class_axis: The axis of the outputs that holds the classes, rows being axis 0; ``None``: the last one.
     """
 
     outputs: str
     metrics: tuple[Metric, ...]
+    class_axis: int | None = None
 
     @property
     def names(self) -> frozenset[str]:
@@ -64,9 +67,14 @@ class FeatureMap:
             InputError: If the outputs are not what they were said to be, or labels do not fit them.
         """
         parts = _parts(values, structure)
+        if self.class_axis is not None:
+            parts = tuple(_classes_last(part, self.class_axis) for part in parts)
         names = self.names
         if self.outputs in CLASS_OUTPUTS:
-            made = _of_classes(_single(parts, self.outputs), self.outputs, names, y)
+            single = _single(parts, self.outputs)
+            if y is not None and self.class_axis is None:
+                _check_axis(single.shape[2:], np.shape(y)[1:], self.outputs)
+            made = _of_classes(single, self.outputs, names, y)
         elif self.outputs in PAIR_OUTPUTS:
             made = _of_pairs(*mean_and_variance(parts, self.outputs), names, y)
         else:
@@ -78,6 +86,22 @@ class FeatureMap:
             if metric.features is not None:
                 made.update(metric.features(_single(parts, self.outputs)))
         return made
+
+    def look_at_axes(self, structure: Structure) -> None:
+        """Say which axis is taken for the classes, if it is likely to be another.
+
+        Args:
+            structure: Structure of the outputs.
+
+        Raises:
+            InputError: If the outputs have no such axis.
+        """
+        leaves = structure.names()
+        if len(leaves) != 1:
+            return
+        warn_of_class_axis(leaves[0][1], self.outputs, self.class_axis)
+        if self.class_axis is not None:
+            place_of_classes(self.class_axis, (1, *leaves[0][1]))
 
     def fitted(self, y: Any, structure: Structure) -> Any:
         """Labels with the axes of the outputs: one number per input is enough for a network with one output column.
@@ -203,6 +227,21 @@ def _single(parts: tuple[Array, ...], outputs: str) -> Array:
             "transform=lambda out: out[0]"
         )
     return parts[0]
+
+
+def _classes_last(values: Array, class_axis: int) -> Array:
+    """Outputs of passes, (T, N, …), with the classes along the last axis."""
+    return np.moveaxis(values, 1 + place_of_classes(class_axis, values.shape[1:]), -1)
+
+
+def _check_axis(shape: tuple[int, ...], labels: tuple[int, ...], outputs: str) -> None:
+    """Refuse labels that belong to classes along another axis than the last."""
+    axis = fitting_axis(shape, labels)
+    if outputs != "binary-logits" and axis is not None and axis != len(shape):
+        raise InputError(
+            f"an input has labels of shape {labels} and outputs of shape {shape}, whose classes are along axis {axis}: "
+            f"give class_axis={axis}"
+        )
 
 
 def _of_classes(values: Array, outputs: str, names: frozenset[str], y: Any) -> dict[str, Array]:

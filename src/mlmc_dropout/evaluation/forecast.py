@@ -8,7 +8,7 @@ halved, that of Δ falls like T^(−β), its mean like T^(−α).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,6 +73,28 @@ class Forecast:
     bias: Array
     extrapolated: Array
     rows: int
+
+    def of(self, metrics: Sequence[int]) -> Forecast:
+        """The same for some of the metrics.
+
+        Args:
+            metrics: Their numbers.
+
+        Returns:
+            Arrays with as many columns.
+        """
+        chosen = list(metrics)
+        return Forecast(
+            self.f[:, chosen],
+            self.f_within[:, chosen],
+            self.delta[:, chosen],
+            self.delta_within[:, chosen],
+            self.both[:, chosen],
+            self.both_within[:, chosen],
+            self.bias[:, chosen],
+            self.extrapolated[chosen],
+            self.rows,
+        )
 
     def variances(self, base: int, top: int) -> Variances:
         """Variances of the levels of a ladder.

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlmc_dropout.evaluation.features import FeatureMap, halves_joined, mean_of_parts, stacked
+from mlmc_dropout.evaluation.unsettled import PARTS, unsettled_squares
 from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.source import Source
@@ -42,12 +43,14 @@ class LevelState:
         cross: Σ (z − z̄)(z − z̄)ᵀ for z = (f, Δ), shape (2 K, 2 K).
         within: Σ ½ d dᵀ for the difference d of z between the two halves: within an input, one level below.
         paired: Σ (Δ − Δ̄)(Δ of the halves − its mean), (K,).
+        unsettled: Σ of mean squares by which f may jump, by the noise of its passes, (K,); 0 for smooth metrics.
     """
 
     block: MomentBlock
     cross: Array
     within: Array
     paired: Array
+    unsettled: Array
 
     @classmethod
     def empty(cls, components: int) -> LevelState:
@@ -60,10 +63,12 @@ class LevelState:
             The identity of :meth:`merge`.
         """
         zeros = np.zeros((2 * components, 2 * components))
-        return cls(MomentBlock.empty((4 * components,)), zeros, zeros, np.zeros(components))
+        return cls(MomentBlock.empty((4 * components,)), zeros, zeros, np.zeros(components), np.zeros(components))
 
     @classmethod
-    def of(cls, f: Array, delta: Array, plain: Array, below: Array, half: Array) -> LevelState:
+    def of(
+        cls, f: Array, delta: Array, plain: Array, below: Array, half: Array, unsettled: Array | None = None
+    ) -> LevelState:
         """The state of samples.
 
         Args:
@@ -72,6 +77,7 @@ class LevelState:
             plain: Plain differences, (N, K).
             below: Means of Δ over the two halves, (N, K).
             half: Differences d between the halves, (N, 2 K).
+            unsettled: Mean squares by which f may jump, (N, K); ``None``: none.
 
         Returns:
             The state.
@@ -80,7 +86,8 @@ class LevelState:
         K = f.shape[1]
         deviation = np.concatenate([f, delta], axis=1) - block.mean[: 2 * K]
         paired = np.sum(deviation[:, K:] * (below - block.mean[3 * K :]), axis=0)
-        return cls(block, deviation.T @ deviation, 0.5 * half.T @ half, paired)
+        jumps = np.zeros(K) if unsettled is None else unsettled.sum(axis=0)
+        return cls(block, deviation.T @ deviation, 0.5 * half.T @ half, paired, jumps)
 
     def merge(self, other: LevelState) -> LevelState:
         """The state of both sets of samples.
@@ -98,7 +105,8 @@ class LevelState:
         weight = self.count * other.count / (self.count + other.count)
         cross = self.cross + other.cross + weight * np.outer(shift[:size], shift[:size])
         paired = self.paired + other.paired + weight * shift[K:size] * shift[3 * K :]
-        return LevelState(self.block.merge(other.block), cross, self.within + other.within, paired)
+        unsettled = self.unsettled + other.unsettled
+        return LevelState(self.block.merge(other.block), cross, self.within + other.within, paired, unsettled)
 
     def pair(self, component: int) -> tuple[Array, Array]:
         """Mean and covariance of Δ and of Δ of the halves.
@@ -151,6 +159,7 @@ class LevelState:
             "cross": self.cross,
             "within": self.within,
             "paired": self.paired,
+            "unsettled": self.unsettled,
         }
 
     @classmethod
@@ -169,7 +178,7 @@ class LevelState:
         if arrays["count"].shape or arrays["count"].dtype.kind not in "iu":
             raise ValueError(f"a count of {arrays['count']!r}")
         block = MomentBlock(int(arrays["count"]), *arrays["moments"])
-        return cls(block, arrays["cross"], arrays["within"], arrays["paired"])
+        return cls(block, arrays["cross"], arrays["within"], arrays["paired"], arrays["unsettled"])
 
 
 def passes_of(level: int) -> int:
@@ -205,9 +214,9 @@ def level_sample(
         InputError: If outputs or labels are not what they were said to be.
     """
     y = features.fitted(y, source.program.structure)
-    means = _means_of_quarters(source, y, level, replicate, features, design)
-    quarters = means if level >= 2 else None
-    halves = halves_joined(means) if level >= 2 else means if level == 1 else None
+    means = _means_of_parts(source, y, level, replicate, features, design)
+    quarters = None if level < 2 else halves_joined(means) if level > 2 else means
+    halves = halves_joined(quarters) if quarters is not None else means if level == 1 else None
     whole = means if halves is None else halves_joined(halves)
     f = features.values(whole, y)[0]
     nothing = np.zeros_like(f)
@@ -215,21 +224,22 @@ def level_sample(
         return LevelState.of(f, nothing, nothing, nothing, np.concatenate([nothing, nothing], axis=1))
     f_half = features.values(halves, y)
     delta = f - 0.5 * (f_half[0] + f_half[1])
-    below = between = nothing
+    below = between = jumps = nothing
     if quarters is not None:
         f_quarter = features.values(quarters, y)
         delta_half = f_half - 0.5 * (f_quarter[0::2] + f_quarter[1::2])
+        jumps = unsettled_squares(features, means, whole, y)
         below, between = 0.5 * (delta_half[0] + delta_half[1]), delta_half[0] - delta_half[1]
     half = np.concatenate([f_half[0] - f_half[1], between], axis=1)
-    return LevelState.of(f, delta, f - f_half[0], below, half)
+    return LevelState.of(f, delta, f - f_half[0], below, half, jumps)
 
 
-def _means_of_quarters(
+def _means_of_parts(
     source: Source, y: Any, level: int, replicate: int, features: FeatureMap, design: int
 ) -> dict[str, NDArray[np.float64]]:
-    """Means of features over quarters of the passes (halves, or the single pass, on the lowest levels)."""
+    """Means of features over eighths of the passes (quarters, halves, or the single pass, on the lowest levels)."""
     passes, rows = passes_of(level), source.batch.rows
-    parts = min(4, passes)
+    parts = min(PARTS, passes)
     each = passes // parts
     at_once = max(1, _FLOATS // (rows * design * source.program.structure.width))
 
@@ -239,8 +249,8 @@ def _means_of_quarters(
 
     if passes <= at_once:
         made, size = run(0, passes), each * design
-        quarters = ({name: v[p * size : (p + 1) * size] for name, v in made.items()} for p in range(parts))
-        return stacked([mean_of_parts([quarter], size) for quarter in quarters])
+        cut = ({name: v[p * size : (p + 1) * size] for name, v in made.items()} for p in range(parts))
+        return stacked([mean_of_parts([part], size) for part in cut])
     size = min(each, at_once)
     starts = (range(p * each, (p + 1) * each, size) for p in range(parts))
     return stacked([mean_of_parts((run(s, min(s + size, r.stop)) for s in r), each * design) for r in starts])

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlmc_dropout.errors import AllocationError, InputError
-from mlmc_dropout.evaluation.choice import Choice, finest_levels, for_budget, for_tolerance
+from mlmc_dropout.evaluation.choice import Choice, finest_levels, for_budget, for_tolerance, passes_for
 from mlmc_dropout.evaluation.counts import (
     ENOUGH,
     GROWTH,
@@ -186,6 +186,26 @@ class Planner:
             return best
         own = ladder(best.base, best.top, self._extrapolated(statistics))  # whose values relative tolerances refer to
         return for_tolerance(self.goal, forecast, statistics.readings(own), best.base, best.top, done)
+
+    def dearest(self, statistics: Statistics) -> tuple[int, float]:
+        """The metric that needs the most passes for the tolerance, and what all others need without it.
+
+        Args:
+            statistics: What is known.
+
+        Returns:
+            Number of the metric, and passes per input, a pilot included.
+        """
+        forecast = statistics.forecast(self._extrapolated(statistics), TOP + 1)
+        readings = statistics.readings(self.ladder_now(statistics))
+
+        def needed(metrics: Sequence[int]) -> float:
+            return passes_for(self.goal, forecast.of(metrics), [readings[m] for m in metrics], self._single)
+
+        everyone = range(len(self.metrics))
+        most = max(everyone, key=lambda metric: needed([metric]))
+        pilot = sum(n * passes_of(level) for level, n in enumerate(PILOT)) / statistics.rows
+        return most, pilot + self.design * needed([metric for metric in everyone if metric != most])
 
     # ---------------------------------------------------------------------------- steps
 

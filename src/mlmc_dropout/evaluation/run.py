@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mlmc_dropout.errors import CheckpointError, InputError, ModelError
+from mlmc_dropout.errors import CheckpointError, ModelError
 from mlmc_dropout.evaluation.checking import check_progress, check_samples
 from mlmc_dropout.evaluation.checkpoint import Checkpoint, EvaluationProgress
 from mlmc_dropout.evaluation.data import Block, DataSet, Slice, blocks_of
@@ -20,6 +19,7 @@ from mlmc_dropout.evaluation.features import FeatureMap
 from mlmc_dropout.evaluation.goal import Step
 from mlmc_dropout.evaluation.levels import LevelState, passes_of
 from mlmc_dropout.evaluation.plan import Planner
+from mlmc_dropout.evaluation.progress import EvaluationEvent, Show
 from mlmc_dropout.evaluation.strata import Part, stratify
 from mlmc_dropout.evaluation.sweeps import first_sweeps
 from mlmc_dropout.evaluation.tasks import Question, as_run
@@ -29,53 +29,7 @@ from mlmc_dropout.sampling.inputs import Batch
 from mlmc_dropout.sampling.sampler import DropoutSampler, Program
 from mlmc_dropout.sampling.source import Source
 
-__all__ = ["EvaluationEvent", "EvaluationRun", "reporter"]
-
-Show = Callable[["EvaluationEvent"], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationEvent:
-    """How far an evaluation is.
-
-    Attributes:
-        passes: Passes spent, per input.
-        planned: Passes at the end of this round, per input; later rounds may come.
-        levels: Levels so far.
-        rows: Number of inputs.
-        seconds: Since the start.
-    """
-
-    passes: float
-    planned: float
-    levels: int
-    rows: int
-    seconds: float
-
-    def __str__(self) -> str:
-        return (
-            f"{self.passes:.3g} of {self.planned:.3g} passes per input in this round, {self.rows} inputs, "
-            f"{self.levels} levels, {self.seconds:.0f} s"
-        )
-
-
-def reporter(progress: bool | Show) -> Show | None:
-    """Who is told how an evaluation goes.
-
-    Args:
-        progress: ``True``: lines on stderr; a function is called with every event.
-
-    Returns:
-        The function, or ``None``.
-
-    Raises:
-        InputError: If it is neither.
-    """
-    if callable(progress):
-        return progress
-    if not isinstance(progress, bool):
-        raise InputError(f"progress is True, False or a function of an event: got {progress!r}")
-    return (lambda event: print(event, file=sys.stderr, flush=True)) if progress else None
+__all__ = ["EvaluationRun"]
 
 
 @dataclass(slots=True)
@@ -250,7 +204,9 @@ class EvaluationRun:
 
     def _width(self) -> int:
         """Look at the model once before anything is sampled."""
-        return self._program(self.data.peek()).structure.width
+        structure = self._program(self.data.peek()).structure
+        self.features.look_at_axes(structure)
+        return structure.width
 
     def _program(self, batch: Batch) -> Program:
         """The model, prepared once for every kind of input."""

@@ -143,11 +143,15 @@ class Statistics:
 
     @_once
     def within(self, level: int) -> Array:
-        """Covariance of (f, Δ) over passes at one input, from the halves of the level above, or extrapolated.
+        """Covariance of (f, Δ) over passes at one input; what jumps varies as its unsettled inputs say, at least.
 
         Args:
             level: The level.
         """
+        return self._raised(self._within(level), self._unsettled(level))
+
+    def _within(self, level: int) -> Array:
+        """The same from the halves of the level above, or extrapolated."""
         states = self.states
         if level + 1 < len(states) and states[level + 1].count >= 8:
             return states[level + 1].covariance_within
@@ -165,6 +169,32 @@ class Statistics:
         if level == 1:  # of single passes there are no differences: nothing is known
             W[K:, :], W[:, K:] = here.covariance[K:, :], here.covariance[:, K:]
         return W
+
+    # ----------------------------------------------------------------------- unsettled
+
+    @_once
+    def _unsettled(self, level: int) -> Array:
+        """Mean square by which f may jump, (K,); passes are noisier than on finer levels, which have to have inputs."""
+        finer = [state for state in self.states[level + 1 :] if state.count >= _ENOUGH]
+        known = [state.unsettled / state.count for state in (self.states[level], *finer) if state.count]
+        return np.asarray(np.max(known, axis=0)) if known else np.zeros(self.states[0].components)
+
+    def _unseen(self, C: Array, count: int) -> Array:
+        """Variances of hits that all inputs so far share, (K,): as if one more input were to differ (Laplace)."""
+        short = np.zeros(self.states[0].components)
+        for metric, part in self.named_parts():
+            if metric.kinks and metric.reduce is None and not C[part, part].any():
+                short[part] = 1.0 / (count + 2)
+        return short
+
+    def _raised(self, covariance: Array, least: Array) -> Array:
+        """The covariance of (f, Δ), with variances of f not below these, (2 K, 2 K)."""
+        if not least.any():
+            return covariance
+        K = len(least)
+        short = np.zeros(2 * K)
+        short[:K] = np.maximum(least - np.diagonal(covariance)[:K], 0.0)
+        return np.asarray(covariance + np.diag(short))
 
     # ------------------------------------------------------------------------ planning
 
@@ -211,7 +241,10 @@ class Statistics:
     @_once
     def _careful(self, level: int) -> Array:
         """Covariance of a level; with few samples not below what the level below and the rates tell."""
-        C = self.states[level].covariance
+        state = self.states[level]
+        C = self._raised(state.covariance, self._unsettled(level))
+        if 1 < state.count < self.rows:
+            C = self._raised(C, self._unseen(C, state.count))
         if level == 0 or self.states[level].count >= _FEW or self.states[level - 1].count < 2:
             return C
         K = self.states[level].components

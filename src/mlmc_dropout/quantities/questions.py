@@ -27,7 +27,7 @@ from mlmc_dropout.quantities.quantile import LOCATION_PASSES, Quantile
 from mlmc_dropout.quantities.shares import VOTES, Above
 from mlmc_dropout.quantities.view import View
 
-__all__ = ["Asked", "Observation", "Questions", "questions_for"]
+__all__ = ["Asked", "Observation", "Questions", "kinds_of_outputs", "questions_for"]
 
 Array = NDArray[np.float64]
 Asked = str | Quantity | Above | Quantile
@@ -156,6 +156,22 @@ def questions_for(outputs: str, quantities: Sequence[Asked] | Asked | None) -> Q
     return Questions(outputs, tuple(one for one in asked if one not in MOMENTS), "std" in names)
 
 
+def kinds_of_outputs(quantity: str) -> tuple[str, ...]:
+    """The kinds of outputs that have a quantity of the library's own.
+
+    Args:
+        quantity: Its name.
+
+    Returns:
+        Values of ``outputs=``; empty if it belongs to none in particular.
+
+    Examples:
+        >>> kinds_of_outputs("entropy"), kinds_of_outputs("mean")
+        (('logits', 'binary-logits', 'probabilities'), ())
+    """
+    return tuple(kind for kind in (*CLASS_OUTPUTS, *PAIR_OUTPUTS) if quantity in _named(kind))
+
+
 def _asked(one: Any, outputs: str, known: tuple[str, ...]) -> Asked:
     if isinstance(one, Quantity):
         if not one.name or not isinstance(one.name, str) or one.name in (*MOMENTS, *_RESERVED, *known):
@@ -173,7 +189,7 @@ def _asked(one: Any, outputs: str, known: tuple[str, ...]) -> Asked:
             raise InputError(f"{kind}_ is followed by a number, as in {kind}_0.95: got {one!r}") from None
         return _PARAMETERS[kind](value)
     if one not in (*MOMENTS, *known):
-        others = [other for other in (*CLASS_OUTPUTS, *PAIR_OUTPUTS) if one in _named(other)]
+        others = kinds_of_outputs(one)
         hint = f"; it is one of outputs={others[0]!r}" if others else ""
         raise InputError(
             f"unknown quantity {one!r}{did_you_mean(one, known)} for outputs={outputs!r}: use "

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mlmc_dropout.quantities.base import QuantityEstimate
+from mlmc_dropout.quantities.questions import kinds_of_outputs
 from mlmc_dropout.result import export, text
 from mlmc_dropout.result.arrays import leaves, map_leaves
 from mlmc_dropout.result.saving import save_result
@@ -154,7 +155,14 @@ class Result:
         if name == "std":
             return self._std()
         known = ", ".join(("mean", "variance", "std", *self.quantities))
-        raise KeyError(f"no quantity {name!r} in this result, which has {known}; ask for it with quantities=")
+        raise KeyError(f"no quantity {name!r} in this result, which has {known}; {self._how_to_ask(name)}")
+
+    def _how_to_ask(self, name: str) -> str:
+        """What to give to ``estimate`` for a quantity that is not here; some belong to other outputs."""
+        kinds = kinds_of_outputs(name)
+        if not kinds or self.metadata.get("outputs", "values") in kinds:
+            return "ask for it with quantities="
+        return f"ask for it with quantities= and outputs= {' or '.join(map(repr, kinds))}"
 
     def __getattr__(self, name: str) -> Any:
         """Called for what is no attribute: tells where quantities are."""

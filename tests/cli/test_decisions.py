@@ -1,0 +1,102 @@
+"""Decisions and averages on the screen: the question, the answers, how many are open; one line per class of pixels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import mlmc_dropout as md
+from mlmc_dropout.cli.averages import Averages
+from mlmc_dropout.cli.decisions import decision_report
+from mlmc_dropout.cli.running import overview
+
+NAMES = ("cat", "dog", "bird")
+X = np.random.default_rng(0).normal(size=(30, 4))
+
+
+def net(outputs: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, outputs)).eval()
+
+
+def numbers(text: str) -> list[int]:
+    return [int(word) for word in text.replace(",", " ").replace(".", " ").split() if word.isdigit()]
+
+
+def test_labels_are_counted_by_class():
+    result = md.estimate(net(3), X, outputs="logits", decision="label", budget=200)
+    table, (said,) = decision_report(result, {"decision": "label", "confidence": 0.99}, NAMES)
+    assert table is not None and table.caption == "Which class has the largest mean probability?"
+    counts = np.bincount(result["decision"].value, minlength=3)
+    assert [(row[0], int(row[1])) for row in table.rows] == list(zip(NAMES, counts, strict=True))
+    open_ones = np.flatnonzero(~result["decision"].settled)
+    assert sum(int(row[2]) for row in table.rows) == len(open_ones)
+    assert f"{len(open_ones)} of 30 decisions" in said and "at 99 % confidence" in said
+    named = numbers(said.partition("input")[2])
+    assert named == open_ones[: len(named)].tolist() and (len(named) == len(open_ones)) == ("and more" not in said)
+    assert np.ptp(result.passes) > 0 and "passes per input on average" in overview(result, NAMES).caption
+
+
+def test_sides_of_a_threshold_are_counted():
+    result = md.estimate(net(1), X, decision=md.Above(0.1), budget=200)
+    table, _ = decision_report(result, {"decision": "above:0.1"})
+    above = result["decision"].value
+    assert table is not None and table.caption == "Is the mean above 0.1?"
+    assert [row[:2] for row in table.rows] == [("above", str(above.sum())), ("not above", str((~above).sum()))]
+    several = md.estimate(net(3), X, outputs="logits", decision=md.Above(0.5), budget=200)
+    table, _ = decision_report(several, {"decision": "above:0.5"}, NAMES)
+    assert table is not None
+    assert [(row[0], int(row[1])) for row in table.rows] == [
+        (name, int(several["decision"].value[:, i].sum())) for i, name in enumerate(NAMES)
+    ]
+
+
+def test_the_inputs_chosen_are_listed_largest_first():
+    result = md.estimate(net(3), X, outputs="logits", decision=md.TopK(4, by="entropy"), budget=200)
+    table, (question, answer, _) = decision_report(result, {"decision": "top:4:entropy"})
+    assert table is None and question == "Which 4 of the 30 inputs have the largest entropy?"
+    chosen = np.flatnonzero(result["decision"].value)
+    expected = chosen[np.argsort(-result["entropy"].value[chosen], kind="stable")]
+    assert numbers(answer) == expected.tolist() and "the largest first" in answer
+
+
+def test_the_command_prints_them(call, folder: Path):
+    command = ("estimate", "--model", "net.py:make", "--weights", "w.pt", "--inputs", "x.npy", "--outputs", "logits")
+    called = call(*command, "--decision", "top:2:entropy", "--budget", 100, "--out", "run")
+    assert called.code in (0, 1), called.err
+    assert "Which 2 of the 7 inputs have the largest entropy?" in called.out
+    called = call(*command, "--decision", "label", "--budget", 100, "--out", "run", "--overwrite", "--json")
+    assert json.loads(called.out)["status"] in ("DECIDED", "UNSETTLED")
+
+
+# ------------------------------------------------------------------------------------ averages
+
+
+@pytest.fixture(scope="module")
+def images() -> md.Result:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Dropout2d(0.3), nn.Conv2d(4, 3, 1))
+        x = torch.randn(5, 1, 4, 6)
+    return md.estimate(model, x, outputs="logits", class_axis=1, budget=40, quantities=("entropy", "quantile_0.5"))
+
+
+def test_pixels_are_averaged_one_line_per_class(images: md.Result):
+    table = overview(images, NAMES)
+    assert [row[0] for row in table.rows] == list(NAMES)
+    assert [float(row[1]) for row in table.rows] == pytest.approx(images.mean.mean(axis=(0, 1, 2)), rel=1e-3)
+    assert "5 inputs and 24 pixels of each" in table.caption and table.columns[2] == "± per pixel"
+
+
+def test_standard_errors_are_said_to_be_those_of_one_input():
+    result = md.estimate(net(2), X, budget=40, method="pooled")
+    assert overview(result).columns == ("output", "mean", "± per input", "variance", "± per input")
+    single = md.estimate(net(2), X[:1], budget=40, method="pooled")
+    assert overview(single).columns[2] == "± stderr" and "1 input," in overview(single).caption
+    assert Averages.of(result).over == "30 inputs"
