@@ -140,7 +140,7 @@ def _shares_after(part: Part, slices: Sequence[Slice]) -> dict[int, tuple[float,
     for one in slices:
         _check_count("level", one.level)
         _check_count("replicate", one.replicate)
-        begins = (one.low, one.replicate) == used.get(one.level, (0.0, 0))
+        begins = type(one.high) is float and (one.low, one.replicate) == used.get(one.level, (0.0, 0))
         if one.level > TOP or not begins or not one.low < one.high <= int(one.low) + 1:
             raise ValueError(f"a slice from {one.low} to {one.high} of level {one.level}")
         used[one.level] = one.high, one.replicate + 1

@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 
 DESIGN = SAMPLES  # coarse samples of a design
 _PER_OUTPUT = 40.0  # reading an output, in operations of a matrix product
-_LEAST_COST = 0.001  # of a coarse sample: nothing is free
+_LEAST_COST = 0.0002  # of a coarse sample: nothing is free
 
 
 @dataclass(frozen=True, slots=True, eq=False)
