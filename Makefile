@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Modules are compiled when they are first imported: most of torch never is.
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 
 .PHONY: setup outside browser demo test test-all lint bench bench-outside docs clean
 
@@ -9,15 +11,15 @@ setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(INSTALL) -c constraints.txt "torch==2.13.0"
+	$(INSTALL) -c constraints.txt -e ".[dev]"
 	touch $@
 
 # Other people's frameworks, for tests/outside. Three come without what they ask for: torchvision asks for a torch with
 # CUDA, baal for notebooks, darts for compilers; the few parts of it that are needed are named. torch stays as it is.
 ALONE := torchvision baal darts
 TOGETHER := transformers timm torch-geometric deepxde lightning skorch monai structlog statsmodels holidays nfoursid
-ADD := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-outside.txt
+ADD := $(INSTALL) -c constraints.txt -c constraints-outside.txt
 TORCH := $(BIN)/python -c "import torch; print(torch.__version__)"
 
 outside: $(VENV)/.outside

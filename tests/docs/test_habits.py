@@ -62,3 +62,10 @@ def test_the_changelog_has_its_form():
 def test_contributing_leads_to_the_architecture():
     page = text("CONTRIBUTING.md")
     assert "(docs/architecture.md)" in page and all(f"make {name} " in page for name in ("test", "test-all", "docs"))
+
+
+def test_slow_tests_that_are_listed_exist():
+    """A renamed test would otherwise come back into ``make test`` without a word."""
+    for line in text("tests/slow_tests.txt").splitlines():
+        path, name = line.split("[")[0].split("::")
+        assert re.search(rf"^def {name}\(", text(path), re.M), line
