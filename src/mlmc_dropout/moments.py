@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Literal
@@ -20,6 +20,7 @@ Array = NDArray[np.float64]
 # the results. A component's bits do not depend on the slice that it is in.
 _SAMPLES = 1 << 16  # numbers of a slice, where there are several per component
 _COMPONENTS = 1 << 13  # the same where there is one per component
+_TOGETHER = 1 << 13  # numbers of an array that is read together with others
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,24 @@ class MomentBlock:
             return block
         back = np.argsort(axes)
         return cls(block.count, *(np.ascontiguousarray(values.transpose(back)) for values in block._arrays()))
+
+    @classmethod
+    def several(cls, samples: Sequence[Array], order: Literal[2, 4] = 4) -> list[MomentBlock]:
+        """The blocks of several arrays of one shape.
+
+        Small arrays are read together: the calls for each would take longer than the sums.
+
+        Args:
+            samples: Arrays of samples along the first axis.
+            order: As in :meth:`of`.
+
+        Returns:
+            One block per array, the same as one by one.
+        """
+        if samples[0].size > _TOGETHER:
+            return [cls.of(values, order) for values in samples]
+        joint = cls.of(np.stack(samples, axis=1), order)
+        return [cls(joint.count, *(values[i] for values in joint._arrays())) for i in range(len(samples))]
 
     @classmethod
     def _of_columns(cls, samples: NDArray[Any], order: int) -> MomentBlock:

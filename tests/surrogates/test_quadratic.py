@@ -63,7 +63,7 @@ def test_the_skewness_of_the_masks_matters():
     """Negative control: the same with the variance of a Gaussian form is seen to be wrong."""
     source = source_of(*small(0.1, 0.05))
     form = second_order(source)
-    gaussian = form.slope.square() + form.curvature.square().sum(dim=(-2, -1)) / 2
+    gaussian = form.slope.square().sum(dim=-1) + form.curvature.square().sum(dim=-1) / 2
     assert ((gaussian - form.variance).abs() / form.variance).max() > 1e-3
 
 

@@ -74,9 +74,7 @@ class Joint:
         """
         if not len(v):
             return None
-        if c is None:
-            return cls(MomentBlock.of(v, order=2))
-        return cls(*(MomentBlock.of(values, order=2) for values in (v, c, v + c)))
+        return cls(*MomentBlock.several([v] if c is None else [v, c, v + c], order=2))
 
     @property
     def covariance(self) -> Array:
@@ -343,7 +341,7 @@ def coefficients(joint: Joint, scale: Array, expected: float, alike: float) -> t
     with np.errstate(invalid="ignore", divide="ignore"):
         unit = scale * (np.nansum(c.variance[scale > 0]) / np.sum(scale))
         ratios = (freedom * v / unit for v in (joint.covariance, c.variance))
-        together, alone = (np.nan_to_num(ratio, posinf=0.0, neginf=0.0) for ratio in ratios)
+        together, alone = (np.where(np.isfinite(ratio), ratio, 0.0) for ratio in ratios)
     common = float((together.sum() + _EXPANSION * expected) / (alone.sum() + _EXPANSION))
     common = float(np.clip(common, 0.0, _MOST))
     return np.clip((together + alike * common) / (alone + alike), 0.0, _MOST) * (scale > 0), common

@@ -32,14 +32,14 @@ _RIDGE = 2.0  # weight of the prior that there is no curvature, in samples
 
 @dataclass(frozen=True, slots=True)
 class Quadratic:
-    """Second-order expansion Q = s P_0 + ½ Σ B_ab (P_a P_b − δ_ab); P_a = Σ d_a ξ are uncorrelated, of variance 1.
+    """Second-order expansion Q = Σ s_a P_a + ½ λ_a (P_a² − 1); P_a = Σ d_a ξ are uncorrelated, of variance 1.
 
     Attributes:
         sites: The sites of the program.
-        directions: Per site, the K directions d, (rows, width·K, units), or ``None``; the first is that of the mean
-            gradient.
-        slope: Length s of the mean gradient, (rows, width).
-        curvature: B, (rows, width, K, K).
+        directions: Per site, the K directions d in which the network curves by itself, (rows, width·K, units), or
+            ``None``.
+        slope: s, the mean gradient along each of them, (rows, width, K).
+        curvature: λ, (rows, width, K).
         variance: Var Q, (rows, width).
     """
 
@@ -90,10 +90,9 @@ class Quadratic:
         Returns:
             Q, (passes, rows, width).
         """
-        P: Tensor = contract(self.sites, masks, self.directions, rows).unflatten(-1, self.curvature.shape[1:3])
-        form = (torch.einsum("tnka,nkab->tnkb", P, self.curvature) * P).sum(dim=-1)
-        trace = self.curvature.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
-        return self.slope * P[..., 0] + (form - trace) / 2
+        P: Tensor = contract(self.sites, masks, self.directions, rows).unflatten(-1, self.curvature.shape[1:])
+        half = self.curvature / 2
+        return torch.addcmul(self.slope, half, P).mul_(P).sum(dim=-1) - half.sum(dim=-1)
 
 
 def passes_in_memory(program: Program, samples: int) -> int:
@@ -149,10 +148,12 @@ def fit_quadratic(
     mean = g.mean(dim=0)
     V = _directions(g - mean, mean)
     B = _curvature(torch.einsum("qnu,nkua->qnka", z, V), torch.einsum("qnku,nkua->qnka", g, V))
+    curvature, axes = torch.linalg.eigh(B)  # in the principal axes of B a value costs K products instead of K²
+    V = V @ axes
     parts = iter(V.movedim(-1, -2).flatten(1, 2).split([site.units for site in sites], dim=-1))
     directions = tuple(next(parts) / scale[s.index] if s.index in scale else None for s in program.sites)
-    slope = (mean * V[..., 0]).sum(dim=-1)
-    return Quadratic(program.sites, directions, slope, B, _variance(sites, mean, V, B)), cost
+    slope = torch.einsum("nku,nkua->nka", mean, V)
+    return Quadratic(program.sites, directions, slope, curvature, _variance(sites, mean, V, curvature)), cost
 
 
 def _all(outputs: Tensor | None) -> bool:
@@ -265,13 +266,13 @@ def _curvature(P: Tensor, slopes: Tensor) -> Tensor:
     return B
 
 
-def _variance(sites: Sequence[Site], mean: Tensor, V: Tensor, B: Tensor) -> Tensor:
-    """Var(Q) for independent masks z of variance 1, with M = V B Vᵀ the matrix of the form.
+def _variance(sites: Sequence[Site], mean: Tensor, V: Tensor, curvature: Tensor) -> Tensor:
+    """Var(Q) for independent masks z of variance 1, with M = V Λ Vᵀ the matrix of the form.
 
     Var(½ zᵀMz) = ½ tr M² + ¼ Σ M_uu² (kurtosis − 3), Cov(gᵀz, ½ zᵀMz) = ½ Σ g_u M_uu skewness.
     """
-    diagonal = torch.einsum("nkua,nkab,nkub->nku", V, B, V)
+    diagonal = torch.einsum("nkua,nka->nku", V.square(), curvature)
     skewness = torch.cat([V.new_full((s.units,), (2 * s.p - 1) / math.sqrt(s.p * (1 - s.p))) for s in sites])
     excess = torch.cat([V.new_full((s.units,), 1 / (s.p * (1 - s.p)) - 6) for s in sites])
     per_unit = mean.square() + diagonal.square() * excess / 4 + mean * diagonal * skewness
-    return per_unit.sum(dim=-1) + B.square().sum(dim=(-2, -1)) / 2
+    return per_unit.sum(dim=-1) + curvature.square().sum(dim=-1) / 2
