@@ -1,6 +1,6 @@
 """Tolerances on every model of the test zoo: whether they are met in truth, and what that costs.
 
-The study itself is ``tests/tolerance_study.py``, which says how "covered", "met" and "spent" are meant; the slow test
+The study itself is ``testing/tolerance_study.py``, which says how "covered", "met" and "spent" are meant; the slow test
 ``tests/statistical/test_tolerance_zoo.py`` runs a smaller version of it. References of a million plain passes are
 computed once and kept in ``results/zoo_references.json``. ``--models`` repeats a part and keeps the rest.
 

@@ -110,7 +110,7 @@ def estimate(
         str | None, typer.Option(help="Replicates per level for method mlmc.", rich_help_panel=METHOD)
     ] = None,
     levels: Annotated[
-        str, typer.Option(help="nested (Algorithm 1) or independent, for method mlmc.", rich_help_panel=METHOD)
+        str, typer.Option(help="For mlmc: nested (Algorithm 1), independent, uncoupled.", rich_help_panel=METHOD)
     ] = "nested",
     transform: Transform = None,
     masks: Annotated[
@@ -155,7 +155,7 @@ def estimate(
         method: The estimator; ``auto`` lets the library choose.
         ladder: Fidelities for method mlmc, as in ``4,8,16``, or ``adaptive``.
         counts: Replicates per level for method mlmc, as in ``103,73,37``.
-        levels: ``nested`` (Algorithm 1) or ``independent``, for method mlmc.
+        levels: ``nested`` (Algorithm 1), ``independent`` or ``uncoupled``, for method mlmc.
         transform: ``softmax``, ``sigmoid`` or ``module:function``, applied to each pass.
         masks: ``independent``, or ``shared`` by all inputs of a pass.
         include: Name patterns of the dropout sites to use; None for all.

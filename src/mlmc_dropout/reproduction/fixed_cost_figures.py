@@ -125,6 +125,6 @@ def _mark(axes: Axes, data: Data, out: str, key: str, scale: float = 1.0) -> Non
 def _mark_true_variance(axes: Axes, data: Data, out: str, key: str) -> None:
     equal = (data["budget"] / data["ladder"][-1],) * 3
     _point(axes, true_best(data, out, key).single, "s", 8.0, "none", "black", "smallest true variance")
-    _point(axes, equal, "P", 5.5, figures.ORANGE, "black", "equal counts: plain Monte Carlo")
+    _point(axes, equal, "P", 5.5, figures.ORANGE, "black", "equal counts (for the mean: plain Monte Carlo)")
     _point(axes, theory_best(data, out, key).single, "*", 9.0, figures.CRIMSON, "white", "where S² is smallest")
     _point(axes, PRINTED[key], "D", 5.0, "none", figures.CRIMSON, "printed optimum")
