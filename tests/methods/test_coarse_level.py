@@ -11,7 +11,15 @@ import mlmc_dropout as md
 from mlmc_dropout.methods import auto, coarse_level, coarse_pilot
 from mlmc_dropout.methods.auto import Auto
 from mlmc_dropout.methods.coarse_level import CoarseLevel
-from mlmc_dropout.methods.coarse_pilot import SHARE, affordable_coarse_look, coarse_look
+from mlmc_dropout.methods.coarse_pilot import (
+    FEW_ROWS,
+    LITTLE,
+    MOST_ROWS,
+    SHARE,
+    affordable_coarse_look,
+    asked_moments,
+    coarse_look,
+)
 from mlmc_dropout.methods.coarse_rows import DESIGN, CoarseRows, coarse_features
 from mlmc_dropout.methods.coarse_time import times
 from mlmc_dropout.methods.pooled import Pooled
@@ -145,6 +153,23 @@ def test_less_coarse_samples_where_they_take_time(cheap, monkeypatch):
         fast, slow = look.at(2000), look.in_time(2000)
         assert time == 0.01 or max(slow) < max(fast)
     assert ratios[1] < ratios[0] and coarse_look(here, size).ratio == ratios[0]
+
+
+def test_of_many_inputs_the_pilot_sees_many_for_a_small_share_of_the_passes(cheap):
+    """Eight images of a classifier may all be easy ones; then every third pilot called the expansion worthless."""
+    few, many = (affordable_coarse_look(source(rows=rows), Goal(budget=1000)) for rows in (24, 2000))
+    assert 1 <= few.rows <= FEW_ROWS and many.rows == MOST_ROWS
+    here = source(rows=2000)
+    assert coarse_look(here, many).cost <= LITTLE * 1000
+
+
+def test_a_tolerance_of_the_mean_is_served_by_what_suits_the_mean(cheap):
+    here = source(rows=8)
+    assert asked_moments(Goal(budget=100)) == asked_moments(Goal(tolerance=0.1, tolerance_variance=0.1)) == (0, 1)
+    assert asked_moments(Goal(tolerance=0.1)) == (0,) and asked_moments(Goal(tolerance_variance=0.1)) == (1,)
+    size = affordable_coarse_look(here, Goal(budget=2000))
+    mean, variance, both = (coarse_look(here, size, moments=moments).ratio for moments in ((0,), (1,), (0, 1)))
+    assert both == pytest.approx((mean * variance) ** 0.5)
 
 
 def test_times_of_samples_grow_with_what_is_read_and_expanded():

@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 
 from mlmc_dropout.methods.base import Method
-from mlmc_dropout.methods.coarse_pilot import affordable_coarse_look, coarse_look, fits_memory, outputs_that_matter
+from mlmc_dropout.methods.coarse_pilot import (
+    affordable_coarse_look,
+    asked_moments,
+    coarse_look,
+    fits_memory,
+    outputs_that_matter,
+)
 from mlmc_dropout.methods.coarse_rows import coarse_cost
 from mlmc_dropout.methods.coarse_time import time_of_sample
 from mlmc_dropout.methods.control_variate import GRADIENT_MASKS, ControlVariate, affordable
@@ -29,8 +35,11 @@ UNSEEN_OF_FEW, FEW_OUTPUTS = 0.2, 2  # the same for few outputs: of regressors a
 MOST_FOR_READING = 0.25  # of the passes to come, for derivatives of outputs that are read in some way
 MOST_OF_A_PASS = 0.15  # that a sample of the expansion may cost: beyond, there is nothing to gain for the variance
 MOST_TIME_OF_A_PASS = 0.3  # that it may take, by a fixed model of a processor
-WORTH_READING, LEAST_OF_BOTH = 1.25, 1.1  # gain in passes that a pilot has to show, of both moments and of either
-NO_LOSS_OF_TIME = 1.0  # gain in time, of both moments together
+WORTH_READING, LEAST_OF_BOTH = (
+    1.25,
+    1.1,
+)  # gain in passes that a pilot has to show, of the moments asked for and of each
+NO_LOSS_OF_TIME = 1.0  # gain in time, of the moments asked for together
 FEW_PASSES = 160  # below which a pilot takes as long as the passes, or costs as much as the derivatives of few outputs
 FEWEST_FOR_DESIGNS = 64  # passes below which designs without a companion are too few
 
@@ -103,10 +112,13 @@ def _through_reading(source: Source, goal: Goal, budget: float) -> Method:
             elif (size := affordable_coarse_look(source, goal, outputs)) is None:
                 unused = "a pilot would cost too many of the passes"
             else:
-                look = coarse_look(source, size, outputs, by_time=True)
-                gains, in_time = look.at(budget), look.in_time(budget)
-                worth = math.prod(gains) >= WORTH_READING**2 and min(gains) >= LEAST_OF_BOTH
-                if worth and math.prod(in_time) >= NO_LOSS_OF_TIME**2:
+                asked = asked_moments(goal)
+                look = coarse_look(source, size, outputs, by_time=True, moments=asked)
+                gains, in_time = (
+                    [found[moment] for moment in asked] for found in (look.at(budget), look.in_time(budget))
+                )
+                worth = math.prod(gains) >= WORTH_READING ** len(asked) and min(gains) >= LEAST_OF_BOTH
+                if worth and math.prod(in_time) >= NO_LOSS_OF_TIME ** len(asked):
                     return look.method(
                         reason="auto chose the expansion in the masks, put through the same softmax, after a pilot."
                     )

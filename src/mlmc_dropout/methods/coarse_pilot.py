@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +22,7 @@ __all__ = [
     "CoarseLook",
     "LookSize",
     "affordable_coarse_look",
+    "asked_moments",
     "coarse_look",
     "fits_memory",
     "outputs_that_matter",
@@ -28,8 +30,8 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-SHARE = 0.04  # of the passes to come: more is not spent on looking
-MOST_ROWS = 8
+FEW_ROWS, SHARE = 8, 0.04  # of the passes to come: more is not spent on looking at a few rows
+MOST_ROWS, LITTLE = 64, 0.005  # the same for more rows: those of one pilot may be all easy ones
 FEW_CLASSES = 24  # up to which all are expanded
 MOST_READ = 64  # rows whose probabilities tell which
 NEARLY_ALL = 0.98  # of the variance
@@ -62,7 +64,7 @@ class CoarseLook:
     """What a pilot found.
 
     Attributes:
-        ratio: Coarse samples per pass that serve mean and variance best.
+        ratio: Coarse samples per pass that serve the moments best that are asked for.
         plain: Variances of a pass, and of its squares, summed over rows and components.
         rest: The same of what the coarse level leaves of them, with the coefficient that fits all.
         coarse: The same of a coarse sample, times the square of that.
@@ -182,12 +184,13 @@ def affordable_coarse_look(source: Source, goal: Goal, outputs: tuple[int, ...] 
     Returns:
         What to look at; ``None`` if even the least costs too much.
     """
-    affordable = SHARE * (goal.budget or UNKNOWN_BUDGET) * source.batch.rows
+    to_come = (goal.budget or UNKNOWN_BUDGET) * source.batch.rows
     for passes, least in _SIZES:
         designs = int(np.clip(passes / 2 / (DESIGN * coarse_cost(source, outputs)), least, _MOST_DESIGNS))
-        rows = int(affordable / _cost_of_row(source, passes, designs, outputs))
-        if rows:
-            return LookSize(min(rows, source.batch.rows, MOST_ROWS), passes, designs)
+        rows = to_come / _cost_of_row(source, passes, designs, outputs)
+        if SHARE * rows >= 1:
+            wanted = max(min(SHARE * rows, FEW_ROWS), min(LITTLE * rows, MOST_ROWS))
+            return LookSize(min(int(wanted), source.batch.rows), passes, designs)
     return None
 
 
@@ -198,8 +201,22 @@ def _cost_of_row(source: Source, passes: int, designs: int, outputs: tuple[int, 
     return 1 + 2 * width + passes * (1 + c0) + designs * DESIGN * c0
 
 
+def asked_moments(goal: Goal) -> tuple[int, ...]:
+    """The moments that a goal is about: 0 for the mean, 1 for the variance; a budget is about both.
+
+    Args:
+        goal: When to stop.
+    """
+    asked = tuple(i for i, wanted in enumerate((goal.tolerance, goal.tolerance_variance)) if wanted is not None)
+    return asked or (0, 1)
+
+
 def coarse_look(
-    source: Source, size: LookSize | None, outputs: tuple[int, ...] | None = None, by_time: bool = False
+    source: Source,
+    size: LookSize | None,
+    outputs: tuple[int, ...] | None = None,
+    by_time: bool = False,
+    moments: Sequence[int] = (0, 1),
 ) -> CoarseLook:
     """Look at a few rows.
 
@@ -208,6 +225,7 @@ def coarse_look(
         size: How much to look at; ``None``: as little as possible.
         outputs: Indices of the outputs that are expanded; ``None``: all.
         by_time: Whether the ratio suits the time of a coarse sample, where that is more than its operations.
+        moments: The moments that it has to suit, see :func:`asked_moments`.
 
     Returns:
         What was found.
@@ -218,16 +236,16 @@ def coarse_look(
     size = size or LookSize(1, *_SIZES[-1])
     all_rows = source.batch.rows
     spread = np.linspace(0, all_rows - 1, size.rows).round().astype(int)  # neighbours are often alike
-    overhead, moments = _moments_of(source.select(spread), size, outputs)
-    mean, variance = map(_left, moments)
+    overhead, sums = _moments_of(source.select(spread), size, outputs)
+    found = [_left(of_moment) for of_moment in sums]
     c0 = coarse_cost(source, outputs)
     time = time_of_sample(source, outputs)
     price = max(c0, time) if by_time else c0
-    ratios = [_best_ratio(rest, coarse, price) for _, rest, coarse in (mean, variance)]
+    ratios = [_best_ratio(*found[moment][1:], price) for moment in moments]
     most = max(RATIOS[0], min(RATIOS[1], MOST_COARSE * (1 + price) / price))
-    ratio = float(np.clip(math.sqrt(ratios[0] * ratios[1]), RATIOS[0], most))
+    ratio = float(np.clip(math.prod(ratios) ** (1 / len(ratios)), RATIOS[0], most))
     cost = (overhead + size.passes * (1 + c0) + size.designs * DESIGN * c0) * size.rows / all_rows
-    plain, rest, coarse = zip(mean, variance, strict=True)
+    plain, rest, coarse = zip(*found, strict=True)
     return CoarseLook(ratio, plain, rest, coarse, c0, cost, overhead, outputs, time)
 
 

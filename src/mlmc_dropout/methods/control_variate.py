@@ -17,7 +17,12 @@ import numpy as np
 from mlmc_dropout.errors import ModelError
 from mlmc_dropout.methods.base import OneStage
 from mlmc_dropout.methods.coarse_level import CoarseLevel
-from mlmc_dropout.methods.coarse_pilot import affordable_coarse_look, coarse_look, outputs_that_matter
+from mlmc_dropout.methods.coarse_pilot import (
+    affordable_coarse_look,
+    asked_moments,
+    coarse_look,
+    outputs_that_matter,
+)
 from mlmc_dropout.methods.design_length import DESIGN, MIN_PASSES, UNKNOWN_BUDGET, preparation_cost, suited_length
 from mlmc_dropout.methods.paired_designs import BoundDesigns
 from mlmc_dropout.methods.prepared_rows import PreparedRows
@@ -81,7 +86,7 @@ class ControlVariate(OneStage):
         if source.observation.outputs != "values":
             outputs = outputs_that_matter(source, goal.budget or UNKNOWN_BUDGET)
             size = affordable_coarse_look(source, goal, outputs)
-            return coarse_look(source, size, outputs).method(self.overhead)
+            return coarse_look(source, size, outputs, moments=asked_moments(goal)).method(self.overhead)
         samples = self.gradient_masks
         if samples is None:
             samples = GRADIENT_MASKS if affordable(source, goal, GRADIENT_MASKS) else 0
