@@ -324,10 +324,18 @@ def recursive_squares(samples: ArrayLike) -> Array:
         (38.0, 38.0)
     """
     x = np.asarray(samples, dtype=np.float64)
-    x = x - x[:1]
-    before = np.arange(1, len(x), dtype=np.float64).reshape(-1, *(1,) * (x.ndim - 1))
-    deviations = x[1:] - np.cumsum(x[:-1], axis=0) / before
-    return np.asarray(np.square(deviations) * (before / (before + 1)))
+    before = np.arange(1, len(x), dtype=np.float64)[:, None]
+    weight = before / (before + 1)
+    columns = x.reshape(len(x), -1)
+    found = np.empty((max(len(x) - 1, 0), columns.shape[1]))
+    for part in slices(columns.shape[1], max(1, _SAMPLES // max(len(x), 1))):
+        d, out = columns[:, part] - columns[:1, part], found[:, part]
+        np.cumsum(d[:-1], axis=0, out=out)
+        out /= before
+        np.subtract(d[1:], out, out=out)
+        out *= out
+        out *= weight
+    return found.reshape(len(found), *x.shape[1:])
 
 
 class PowerSums:
