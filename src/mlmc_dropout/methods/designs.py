@@ -293,8 +293,7 @@ def summary(state: DesignState, known: Array | None = None) -> Summary:
         few = own is None or own.v.count < 2
         error2_variance += share / total * (both if few else own).spread(other.beta)  # type: ignore[union-attr]
     samples = both.v.count - len(halves) + 1  # each half has a mean of its own
-    fitted = 1.0 if known is None else total / max(total - 2, 1)  # what fitting coefficients costs
-    return Summary(mean, variance, error2_mean, fitted * error2_variance, total, samples)
+    return Summary(mean, variance, error2_mean, error2_variance, total, samples)
 
 
 @dataclass(frozen=True, slots=True)
