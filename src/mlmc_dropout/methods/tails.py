@@ -24,8 +24,8 @@ the interval of a χ² law with 2/s² degrees of freedom.
 What one component shows of its skewness or kurtosis in n passes is drawn towards what all of them show, weighted by
 their variances: the share of all is 1/(1 + (n/70)²). The kurtosis that all show is an average of unbiased ones for
 Gaussian samples (Fisher's G2), plus half its standard error, since it may be too small by chance where components are
-few. Of heavy tails samples show too little: of gamma laws, in 10 to 100 samples, an excess e falls short by some
-15 e²/n, which is added.
+few. Of heavy tails samples show too little: of gamma laws, in 10 to 100 samples, an excess e falls short by 5 to
+20 e²/n, and 15 e²/n are added.
 
 An output that has not moved in n passes while it moves at other inputs waits for a mask. If the rarest draw of any site
 has probability q, that happens with probability (1 − q)^n, and as long as this is above 5 % an error of 0 would not do.
