@@ -32,7 +32,7 @@ from mlmc_dropout.methods.base import Estimates
 from mlmc_dropout.methods.designs import state_of_designs
 from mlmc_dropout.methods.paired_designs import BoundDesigns
 from mlmc_dropout.methods.pooled import BoundPooled, Pooled, PooledState
-from mlmc_dropout.moments import MomentBlock, recursive_squares
+from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
@@ -71,8 +71,7 @@ def plain_runs(bound: BoundPooled, source: Source, budget: int, runs: int) -> It
         numbers = range(first * budget, min(first + step, runs) * budget)
         main, _ = source.observe(source.passes(0, range(1), numbers)[:, 0])
         for values in main.reshape(-1, budget, *main.shape[1:]):
-            state = PooledState(MomentBlock.of(values), None, MomentBlock.of(recursive_squares(values)))
-            yield bound.summarise(state, {"passes": budget})
+            yield bound.summarise(PooledState(MomentBlock.of(values)), {"passes": budget})
 
 
 def design_runs(bound: BoundDesigns, source: Source, budget: int, runs: int) -> Iterator[Estimates]:

@@ -233,7 +233,8 @@ class BoundDesigns(NoRefinement):
         found = summary(state, self.known_variance if self.has_surrogate else None)
         cost = done["passes"]
         levels = tuple(self._levels(state, found, cost))
-        mean_stderr, variance_stderr = _standard_errors(state, found)
+        shown = self._shown(state)
+        mean_stderr, variance_stderr = _standard_errors(state, found, shown)
         return Estimates(
             found.mean,
             found.variance,
@@ -246,7 +247,7 @@ class BoundDesigns(NoRefinement):
             trust=_trust(state, found, mean_stderr, variance_stderr),
             groups=state.features,
             mean_samples=found.designs,
-            shown=self._shown(state),
+            shown=shown,
         )
 
     def _shown(self, state: DesignState) -> Array | None:
@@ -306,12 +307,19 @@ def _add_design(block: GroupBlock, design: GroupBlock, group: int) -> None:
     block.means[group] += (design.means[0] - block.means[group]) * (design.count / block.counts[group])
 
 
-def _standard_errors(state: DesignState, found: Summary) -> tuple[Array, Array]:
-    """Of the mean and of the variance, so that 1.96 of them are a 95 % interval however few designs there are."""
+def _standard_errors(state: DesignState, found: Summary, shown: Array | None) -> tuple[Array, Array]:
+    """Of the mean and of the variance, so that 1.96 of them are a 95 % interval however few designs there are.
+
+    What n passes show of the surrogate's variance, a share w, they are likely to show of what it leaves. That goes with
+    products of masks: squared errors of the mean are taken to be 1/w' times as large, those of the variance 1/w'², with
+    w' = (n w + 1)/(n + 1). These are the ratio estimators of Wu (1982) with g = 1 and 2.
+    """
     passes = state.passes.count
-    mean = student_factor(found.designs) * np.sqrt(found.error2_mean)
-    variance = student_factor(found.samples) * np.sqrt(found.error2_variance)
-    variance = variance * widened_for_scale(found.error2_variance, found.variance)
+    w = 1.0 if shown is None else (passes * shown + 1.0) / (passes + 1.0)
+    error2_variance = found.error2_variance / np.square(w)
+    mean = student_factor(found.designs) * np.sqrt(found.error2_mean / w)
+    variance = student_factor(found.samples) * np.sqrt(error2_variance)
+    variance = variance * widened_for_scale(error2_variance, found.variance)
     if state.mean_left is None or state.variance_left is None:
         return mean, variance
     return (

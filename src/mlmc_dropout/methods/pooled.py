@@ -14,8 +14,15 @@ from mlmc_dropout.groups import GroupBlock
 from mlmc_dropout.methods.base import Estimates, LevelEstimate, NoRefinement, OneStage, Task, blocks
 from mlmc_dropout.methods.running import running
 from mlmc_dropout.methods.states import Block, from_blocks, states_beside
-from mlmc_dropout.methods.tails import student_factor, trust, widened_for_scale, widened_for_skewness
-from mlmc_dropout.moments import MomentBlock, recursive_squares
+from mlmc_dropout.methods.tails import (
+    errors_of_still,
+    kurtosis_of_few,
+    student_factor,
+    trust,
+    widened_for_scale,
+    widened_for_skewness,
+)
+from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.sampling.source import BLOCK, Source
 from mlmc_dropout.stopping.goal import Goal
 
@@ -31,12 +38,10 @@ class PooledState:
     Attributes:
         passes: All passes.
         features: Features of them in groups, if any are asked.
-        squares: Their squared deviations from those before; ``None`` where outputs are too wide to keep them.
     """
 
     passes: MomentBlock
     features: GroupBlock | None = None
-    squares: MomentBlock | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,7 @@ class Pooled(OneStage):
         return {}
 
     def bind(self, source: Source) -> BoundPooled:
-        """Nothing to prepare.
+        """Nothing to prepare; dropout rates tell how rare a mask can be.
 
         Args:
             source: The passes of the inputs.
@@ -85,7 +90,8 @@ class Pooled(OneStage):
         Returns:
             The method, ready to run.
         """
-        return BoundPooled(self)
+        rates = (site.p for site in source.program.active if site.expandable)
+        return BoundPooled(self, min((min(p, 1.0 - p) for p in rates), default=0.5))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +100,11 @@ class BoundPooled(NoRefinement):
 
     Attributes:
         method: The method it was made from.
+        rarest: Probability of the rarest draw of any site, dropping a unit or keeping it.
     """
 
     method: Pooled
+    rarest: float
 
     def min_cost(self) -> int:
         """That of the method."""
@@ -159,7 +167,7 @@ class BoundPooled(NoRefinement):
         return from_blocks(PooledState, blocks)
 
     def summarise(self, state: PooledState, done: Mapping[str, int]) -> Estimates:
-        """Sample mean and variance; the standard error of the variance uses the sample's fourth moment.
+        """Sample mean and variance; the standard error of the variance uses the fourth moment that passes suggest.
 
         Args:
             state: Moments of all passes.
@@ -170,17 +178,25 @@ class BoundPooled(NoRefinement):
         """
         block = state.passes
         c = block.count
-        spread = theory.variance_of_sample_variance(c, block.variance, block.fourth)
-        spread = np.maximum(spread, 2 * np.square(block.variance / c))  # two equally likely values have none else
-        student = student_factor(c) * widened_for_skewness(block, c)
+        mean_stderr, variance_stderr = _standard_errors(block)
+        still_mean, still_variance = errors_of_still(block, self.rarest)
         level = LevelEstimate(
-            "passes", 1, c, c, block.mean, block.variance, block.kurtosis, block.variance, spread, block.kurtosis
+            "passes",
+            1,
+            c,
+            c,
+            block.mean,
+            block.variance,
+            block.kurtosis,
+            block.variance,
+            _variance_of_variance(block, block.fourth),
+            block.kurtosis,
         )
         return Estimates(
             block.mean,
             block.variance,
-            student * np.sqrt(block.variance / c),
-            _allowance(state, spread) * np.sqrt(spread),
+            np.maximum(mean_stderr, still_mean),
+            np.maximum(variance_stderr, still_variance),
             c + self.method.overhead,
             levels=(level,),
             notes=(self.method.reason,) if self.method.reason else (),
@@ -190,12 +206,18 @@ class BoundPooled(NoRefinement):
         )
 
 
-def _allowance(state: PooledState, spread: Array) -> Array:
-    """The factor for the standard error of a variance from few passes."""
-    block = state.passes
-    squares, power = (block, 1) if state.squares is None else (state.squares, 2)
-    skewed = widened_for_skewness(squares, block.count, power)
-    return np.asarray(student_factor(block.count) * widened_for_scale(spread, block.variance) * skewed)
+def _standard_errors(block: MomentBlock) -> tuple[Array, Array]:
+    """Of the mean and of the variance, so that 1.96 of them are a 95 % interval however few passes there are."""
+    error2 = _variance_of_variance(block, kurtosis_of_few(block) * np.square(block.variance))
+    student = student_factor(block.count)
+    mean = student * widened_for_skewness(block, block.count) * np.sqrt(block.variance_of_mean)
+    return mean, student * widened_for_scale(error2, block.variance) * np.sqrt(error2)
+
+
+def _variance_of_variance(block: MomentBlock, fourth: Array) -> Array:
+    """The squared standard error of the sample variance; two equally likely values have hardly any."""
+    spread = theory.variance_of_sample_variance(block.count, block.variance, fourth)
+    return np.asarray(np.maximum(spread, 2 * np.square(block.variance / block.count)))
 
 
 def _state(source: Source, stream: int, numbers: range) -> PooledState:
@@ -203,5 +225,4 @@ def _state(source: Source, stream: int, numbers: range) -> PooledState:
         return PooledState(*running(source, source.chunks(stream, numbers), numbers.start, source.groups))
     main, features = source.observe(source.passes(stream, range(1), numbers)[:, 0])
     groups = None if features is None else GroupBlock.of(features, numbers.start, source.groups)
-    squares = MomentBlock.of(recursive_squares(main)) if len(main) > 1 else None
-    return PooledState(MomentBlock.of(main), groups, squares)
+    return PooledState(MomentBlock.of(main), groups)
