@@ -215,7 +215,7 @@ def write(rows: list[dict[str, Any]]) -> None:
             shares = [r[f"covered_{moment}"] for r, m in asked(own) if m == moment]
             inside = sum(0.92 <= share <= 0.97 for share in shares)
             span = f"{100 * min(shares):.1f} – {100 * max(shares):.1f} %" if shares else "–"
-            line += [f"{inside} of {len(shares)}", span]
+            line += [f"{inside} of {len(shares)}" if shares else "–", span]
         extremes.append(line)
         for row, m in asked(own):
             share, flagged, rest = row[f"covered_{m}"], row[f"flagged_{m}"], row[f"unflagged_{m}"]
