@@ -3,7 +3,7 @@
 Every run has passes of its own and four inputs, whose moments are known from all 2^10 masks. With 500 runs there are
 2000 intervals of each moment: at a true coverage of 94.5 % the observed one has a standard deviation of 0.51 %, and
 leaves the band by chance less than once in 10^5 times. The allowances for few samples were set on the zoo; the networks
-here were chosen by the kurtosis of their outputs, and one correction for fitted coefficients was found with their help.
+here were chosen by the kurtosis of their outputs.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ passes, with own = 0.
 Standard errors come from the scatter of independent designs. With Ȳ_r the mean of the r designs of a task before a
 design, u = own + (Y − Ȳ_r)² r/(r+1) is an unbiased estimate of μ2 from this design, and hardly correlated with those
 from others (recursive residuals, Brown, Durbin & Evans 1975); u_G is the same of the companion. The estimate from R
-designs has the variance Var[u − β u_G]/R, and the skewness of u − u_G tells what so few of them may hide (``tails``).
+designs has the variance Var[u − β u_G]/R, which includes what fitting costs, since β is that of the other half. The
+skewness of u − u_G tells what so few of them may hide (``tails``).
 """
 
 from __future__ import annotations
