@@ -66,8 +66,8 @@ def test_batches_of_rows_have_the_same_masks(options, dtype):
         parts = md.estimate(model, (part for part in x.split(size)), budget=300, **options)
         for name in ("mean", "variance"):
             np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), **tight)
-        for name in ("mean_stderr", "variance_stderr"):  # few passes borrow the skewness of the batch
-            np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-3)
+        for name in ("mean_stderr", "variance_stderr"):  # of few passes they go by the tails of all rows of a batch
+            np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=0.02)
     other = md.estimate(model, x, budget=300, seed=1, **options)
     assert not np.allclose(other.mean, whole.mean, **tight)
 
