@@ -409,7 +409,7 @@ def _check_affordable(spec: MethodSpec, goal: Goal) -> None:
     if goal.budget is not None and goal.budget < min_cost:
         raise AllocationError(
             f"a budget of {goal.budget:g} passes is too small for method={spec.name!r}{_settings_of(spec)}: the"
-            f" cheapest feasible plan costs {min_cost} passes per input"
+            f" cheapest feasible plan costs {min_cost} passes per input; give budget={min_cost} or more"
         )
     if spec.fixed_counts and goal.has_tolerance:
         raise InputError("counts= fixes the passes and tolerance= asks for as many as needed; give one of them")

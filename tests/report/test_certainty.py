@@ -203,3 +203,10 @@ def test_names_and_labels_have_to_fit(classes, tmp_path):
         page(tmp_path, classes, class_names=["a", "b", "c"])
     with pytest.raises(InputError, match="the label 7 is no class: the model has 4 classes"):
         page(tmp_path, classes, labels=np.full(24, 7))
+
+
+def test_a_page_about_a_result_in_memory_names_no_files_that_were_never_written(classes, tmp_path):
+    alone = write_result_page(classes, tmp_path / "page.html", X).read_text(encoding="utf-8")
+    assert "quantities.csv" not in alone and "by plain averaging." in alone
+    write_folder(tmp_path / "run", classes, {"title": "t"}, X)
+    assert "quantities.csv" in write_page(tmp_path / "run").read_text(encoding="utf-8")

@@ -80,7 +80,7 @@ def test_predicted_classes_are_counted_first(classes):
 def test_a_warning_is_not_repeated_among_the_notes(values):
     flags = np.zeros((12, 1), dtype=bool)
     note = "For 12 of 12 components few passes carry most of the variance; their standard errors are not to be believed"
-    doubtful = replace(values, mean_reliable=flags, notes=("other", f"{note} yet."))
+    doubtful = replace(values, mean_reliable=flags, notes=("other", f"{note} yet; more passes help."))
     assert notes_without(doubtful, []) == ["other"]
     assert any(text.startswith("For 12 of 12 outputs few passes") for text in said(doubtful))
     assert "believed" in " ".join(notes_without(replace(doubtful, mean_reliable=~flags), []))

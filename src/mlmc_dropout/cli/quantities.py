@@ -56,7 +56,7 @@ def _uncertain(found: Predictions) -> TextTable:
         cells += [_pair(*(float(values[item]) for values in found.entropies[name])) for name in entropies]
         where = f" {found.where[item]}" if several else ""
         rows.append((f"{found.rows[item]}{where}", *cells))
-    heads = ["input", "label", "probability", *(["settled"] if found.knows_confidence else [])]
+    heads = ["input", "label", "probability", *(["certain"] if found.knows_confidence else [])]
     caption = "The most uncertain inputs first"
     return TextTable(caption, [*heads, *(_HEADS[name] for name in entropies)], rows, text_columns=2)
 

@@ -20,11 +20,15 @@ from mlmc_dropout.cli.quantities import quantity_summary, quantity_tables
 from mlmc_dropout.errors import InputError, MissingExtraError, did_you_mean
 from mlmc_dropout.report.folder import write_somewhere
 from mlmc_dropout.report.formats import passes, short
+from mlmc_dropout.report.numbers import matrices
+from mlmc_dropout.report.predictions import predictions
+from mlmc_dropout.report.truth import judge
 from mlmc_dropout.result import Result, Status
 from mlmc_dropout.result.arrays import leaves
 from mlmc_dropout.result.text import passes_in_words, plain_passes
 
 __all__ = [
+    "beside_labels",
     "check_method",
     "command_line",
     "finish",
@@ -139,6 +143,8 @@ def finish(out: Path, result: Result, info: Mapping[str, Any], x: Any, page: boo
         output.table(table)
         if sentence:
             output.say(sentence)
+    if sentence := beside_labels(result, x):
+        output.say(sentence)
     if result.method != "pooled":
         worth = [passes_in_words(needed) for needed in plain_passes(result)]
         output.say(f"As good as {worth[0]} passes of plain Monte Carlo for the mean, {worth[1]} for the variance.")
@@ -158,6 +164,25 @@ def finish(out: Path, result: Result, info: Mapping[str, Any], x: Any, page: boo
         {**summary(result), **quantity_summary(result, names), "out": str(out), "files": files, "page": written}
     )
     return 1 if moved or result.status in SHORT_OF_GOAL else 0
+
+
+def beside_labels(result: Result, data: Any) -> str:
+    """How often the mean prediction is right, or how far it is off, by the labels that were given.
+
+    Args:
+        result: The estimate.
+        data: What the page shows besides, with labels or without.
+
+    Returns:
+        A sentence; empty without labels.
+    """
+    labels = getattr(data, "labels", None)
+    if labels is None:
+        return ""
+    verdict = judge(matrices(result), labels, predictions(result))
+    if verdict.classes:
+        return f"Accuracy of the mean prediction: {1 - verdict.error():.1%} of {verdict.wrong.size} labels."
+    return f"Root mean square error of the mean: {short(verdict.error())}, by {verdict.wrong.size} labels."
 
 
 def _show_decisions(result: Result, asked: Mapping[str, Any], names: Sequence[str], output: Output) -> None:

@@ -123,7 +123,8 @@ def _ranking(folder: Folder, found: Predictions) -> list[TableBlock]:
     columns += ["Confidence"] if found.knows_confidence else []
     columns += ["Votes"] if found.votes is not None else []
     votes = " Votes: the share of passes that predict the same class." if found.votes is not None else ""
-    note = f"± is one standard error.{votes} All {found.unit}s are in {_file(found)}."
+    files = f" All {found.unit}s are in {_file(found)}." if folder.has_files else ""
+    note = f"± is one standard error.{votes}{files}"
     rows = [_rank(folder, found, item) for item in items]
     heads = {"entropy": "Entropy", "expected_entropy": "Of the data", "mutual_information": "Of the model"}
     pairs = [(found.shown(name), error) for name, (_, error) in found.entropies.items()]
@@ -181,7 +182,7 @@ def _unsettled(folder: Folder, found: Predictions) -> Section:
             "Passes needed",
         ),
         rows,
-        f"For {hidden} more see {_file(found)}." if hidden else "",
+        f"{hidden} more are {f'in {_file(found)}' if folder.has_files else 'not shown'}." if hidden else "",
         text_columns=3,
     )
     return Section("unsettled", title, [why, table], short="Unsettled")
@@ -291,7 +292,7 @@ def _values(folder: Folder, m: Matrices, group: list[str], outputs: list[str]) -
         "Largest standard deviation of a pass first, ± one standard error",
         heads,
         rows,
-        "All inputs are in result.csv." if size == m.std.shape[1] else "All inputs are in quantities.csv.",
+        f"All inputs are in {TABLE if size == m.std.shape[1] else QUANTITIES}." if folder.has_files else "",
         text_columns=len(heads) - len(found),
     )
 

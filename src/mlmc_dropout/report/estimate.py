@@ -35,6 +35,12 @@ _METHODS = {
     "stratified": "stratified masks: designs of passes in which every unit is dropped evenly",
     "control-variate": "a control variate: the network's expansion in its masks, whose moments are exact",
 }
+_IN_SHORT = {
+    "pooled": "plain averaging",
+    "mlmc": "multilevel Monte Carlo",
+    "stratified": "stratified masks",
+    "control-variate": "a control variate",
+}
 
 
 def page(folder: Folder) -> Page:
@@ -53,7 +59,7 @@ def page(folder: Folder) -> Page:
     return Page(
         str(folder.info.get("title") or "Estimate"),
         "MC dropout estimate",
-        f"{result.status.value} {spent}, by {result.method}.",
+        f"{result.status.value} {spent}, by {_IN_SHORT.get(result.method, result.method)}.",
         list(_sections(folder, m, rows, width)),
         f"Written by mlmc-dropout {__version__}{f' from a run of {date}' if date else ''}. This page needs no network.",
     )

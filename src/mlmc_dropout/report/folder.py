@@ -63,6 +63,11 @@ class Folder:
     info: Mapping[str, Any]
     data: PageData
 
+    @property
+    def has_files(self) -> bool:
+        """Whether tables were written beside the page; not for a page about a result in memory."""
+        return "format" in self.info
+
 
 def write_folder(path: Path, result: Result, info: Mapping[str, Any], x: Any = None) -> list[str]:
     """Write the folder of an estimate; each file appears complete or not at all.

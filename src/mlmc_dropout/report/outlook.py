@@ -115,8 +115,11 @@ def _to_tolerance(folder: Folder, m: Matrices) -> float | None:
 
 
 def _time(folder: Folder, needed: float) -> str:
-    """How long so many passes would take on the machine of this run."""
+    """The most that so many passes would take on the machine of this run.
+
+    Preparations are in the time of a run and do not grow with the passes.
+    """
     seconds = folder.info.get("seconds")
     if seconds is None or not folder.result.cost:
         return ""
-    return f", about {duration(float(seconds) * needed / folder.result.cost)} here"
+    return f", at most about {duration(float(seconds) * needed / folder.result.cost)} here"

@@ -35,7 +35,7 @@ def unreliable(mean: NDArray[np.bool_], variance: NDArray[np.bool_]) -> str:
         return ""
     return (
         f"For {bad} of {mean.size} components few passes carry most of the variance; their standard errors are not to "
-        "be believed yet."
+        "be believed yet; more passes help."
     )
 
 
