@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+import mlmc_dropout as md
 from mlmc_dropout.methods.designs import state_of_designs, summary
 from mlmc_dropout.methods.paired_designs import _standard_errors
 from mlmc_dropout.methods.states import merge_states, to_blocks
@@ -71,3 +74,18 @@ def test_passes_that_show_little_of_the_surrogate_have_larger_errors():
     least = np.argsort(shares)[:400]
     with_share, without = np.mean(np.asarray(covered)[least], axis=(0, 2, 3))
     assert with_share > 0.9 and without < with_share - 0.04, (with_share, without)
+
+
+@pytest.mark.parametrize("method", ["stratified", "control-variate", "auto"])
+def test_outputs_whose_squares_overflow_are_refused_with_a_remedy(method):
+    """They gave finite means and NaN variances; plain passes are squared in double precision."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 8), nn.ReLU(), nn.Dropout(0.2))
+    model.append(nn.Linear(8, 1))
+    with torch.no_grad():
+        model[0].weight.mul_(1e20)
+    x = torch.randn(8, 3)
+    with pytest.raises(md.ModelError, match=r"outputs of size .* have squares that float32 cannot hold.*pooled"):
+        md.estimate(model, x, budget=200, method=method)
+    assert np.isfinite(md.estimate(model, x, budget=200, method="pooled").variance_stderr).all()
+    assert np.isfinite(md.estimate(model.double(), x, budget=200, method=method).variance_stderr).all()

@@ -25,7 +25,7 @@ from mlmc_dropout.groups import GroupBlock
 from mlmc_dropout.methods.base import Estimates, LevelEstimate, Method, NoRefinement, Rows, Task, blocks
 from mlmc_dropout.methods.design_length import MIN_PAIRS, MIN_PASSES
 from mlmc_dropout.methods.designs import DesignState, Summary, state_of_designs, summary
-from mlmc_dropout.methods.prepared_rows import PreparedRows, as_array, selected
+from mlmc_dropout.methods.prepared_rows import PreparedRows, as_array, check_squares, selected
 from mlmc_dropout.methods.running import main_numbers, means_of
 from mlmc_dropout.methods.states import Block, from_blocks, states_beside
 from mlmc_dropout.methods.tails import Trust, student_factor, trust, widened_for_scale, widened_for_skewness
@@ -176,6 +176,8 @@ class BoundDesigns(NoRefinement):
         chunks = [part.passes(source, masks) for masks in drawn]
         joined = [np.concatenate(arrays) for arrays in zip(*chunks, strict=True)]
         source.check(joined[0])
+        if part.heads or part.surrogate is not None:
+            check_squares(source, joined[0], joined[1], joined[2])
         shaped = (values.reshape(len(keys), self.passes, *values.shape[1:]) for values in joined[:3])
         return [*shaped, joined[-1]]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from mlmc_dropout.methods.control_variate import ControlVariate
 from mlmc_dropout.methods.design_length import UNKNOWN_BUDGET
 from mlmc_dropout.methods.pooled import Pooled
-from mlmc_dropout.methods.prepared_rows import as_array
+from mlmc_dropout.methods.prepared_rows import as_array, check_squares
 from mlmc_dropout.methods.stratified import Stratified
 from mlmc_dropout.sampling import streams
 from mlmc_dropout.sampling.masks import pass_keys
@@ -166,14 +166,16 @@ class Pilot:
                 form, more = fit_quadratic(sampler, program, batch, samples, outputs_by_head(heads), source.seed)
                 second = as_array(form.values(masks, rows))
         few.check(as_array(D))
+        own_D, own_h = as_array(whole.squares(masks, rows)), as_array(rest.squares(masks, rows))
+        check_squares(few, as_array(D), as_array(s2), own_D, own_h)
         return cls(
             as_array(D),
             as_array(h),
             as_array(s2),
             as_array(whole.values(masks, rows)),
             as_array(rest.values(masks, rows)),
-            as_array(whole.squares(masks, rows)),
-            as_array(rest.squares(masks, rows)),
+            own_D,
+            own_h,
             second,
             bool(heads),
             slopes.cost,

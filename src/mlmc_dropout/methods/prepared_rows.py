@@ -12,13 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mlmc_dropout.errors import ModelError
 from mlmc_dropout.methods.base import Rows
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.surrogates.linear import Expansion
 from mlmc_dropout.surrogates.linear_head import Head, held_sites, whole_and_reduced_passes
 from mlmc_dropout.surrogates.quadratic import Quadratic
 
-__all__ = ["PreparedRows", "as_array", "selected"]
+__all__ = ["PreparedRows", "as_array", "check_squares", "selected"]
 
 Array = NDArray[np.float64]
 
@@ -158,6 +159,27 @@ class PreparedRows:
         name = f"passes with heads at {sites}{', and as they are' if needs_whole else ''}"
         found = [as_array(t) for t in source.program.run_cached(values, (name, *known), masks)]
         return found if needs_whole else [*found, found[0]]
+
+
+def check_squares(source: Source, outputs: Array, *squares: Array) -> None:
+    """Refuse outputs whose squares do not fit the type that expansions and averages over masks are computed in.
+
+    Args:
+        source: The passes of some rows.
+        outputs: Outputs of passes.
+        *squares: What was computed of squares of outputs.
+
+    Raises:
+        ModelError: If they are too large; plain passes are squared in double precision and would do.
+    """
+    if all(np.isfinite(values.sum()) for values in squares):
+        return
+    dtype = torch.promote_types(source.sampler.dtype or torch.float32, torch.float32)
+    largest, name = np.abs(outputs).max(), str(dtype).removeprefix("torch.")
+    raise ModelError(
+        f"outputs of size {largest:.1e} have squares that {name} cannot hold, which the expansion in the masks and "
+        "averages over them need; use model.double(), scale the outputs, or use method='pooled'"
+    )
 
 
 class _RowsPart(Protocol):
