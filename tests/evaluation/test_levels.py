@@ -11,6 +11,7 @@ from scipy.special import entr, softmax
 from mlmc_dropout.evaluation.features import FeatureMap
 from mlmc_dropout.evaluation.levels import LevelState, level_sample
 from mlmc_dropout.evaluation.metrics import select_metrics
+from mlmc_dropout.evaluation.result import MetricEstimate
 from testing.oracles import source_of, z_limit
 from tests.evaluation.conftest import Enumerated, make_enumerated
 
@@ -86,3 +87,8 @@ def test_designs_have_the_right_law_and_less_noise(enumerated: Enumerated) -> No
     reference = enumerated.weights @ entr(softmax(enumerated.logits[:, 0], axis=-1)).sum(axis=-1)
     spread = np.sqrt((designs.covariance[0, 0] + designs.covariance[2, 2]) / 3000)
     assert abs(expected_entropy - reference) < z_limit(1) * spread
+
+
+def test_a_bias_that_is_rounding_is_shown_as_none():
+    assert MetricEstimate(0.5, 0.01, 4e-15, {}).shown_bias == 0.0
+    assert MetricEstimate(0.5, 0.01, 4e-5, {}).shown_bias == 4e-5

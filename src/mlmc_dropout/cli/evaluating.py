@@ -101,7 +101,7 @@ def _finish(found: Evaluation, info: dict[str, Any], work: Work, output: Output)
 
 def _table(found: Evaluation) -> TextTable:
     rows = [
-        (name, short(one.value, 4, plain=True), short(one.stderr, plain=True), short(one.bias, plain=True))
+        (name, short(one.value, 4, plain=True), short(one.stderr, plain=True), short(one.shown_bias, plain=True))
         for name, one in found.estimates.items()
     ]
     caption = f"{found.method}: {found.rows} inputs, {short(found.cost, plain=True)} passes per input on average"

@@ -47,6 +47,11 @@ class MetricEstimate:
         return math.hypot(self.stderr, self.bias)
 
     @property
+    def shown_bias(self) -> float:
+        """The bias that is left, 0 where it is nothing but rounding."""
+        return 0.0 if abs(self.bias) < 1e-12 * abs(self.value) else self.bias
+
+    @property
     def interval(self) -> tuple[float, float]:
         """An interval of 95 %: 1.96 times the root mean square error to both sides.
 
@@ -299,7 +304,7 @@ def _lines(evaluation: Evaluation) -> list[str]:
     ]
     for name, found in evaluation.estimates.items():
         rates = "".join(f"{_rate(found.rates[key]):>{width}}" for key, width in _RATES)
-        lines.append(f"{name:<20}{found.value:>12.6g}{found.stderr:>11.2g}{found.bias:>11.2g}{rates}")
+        lines.append(f"{name:<20}{found.value:>12.6g}{found.stderr:>11.2g}{found.shown_bias:>11.2g}{rates}")
     name = next(iter(evaluation.estimates))
     lines += ["", f"levels of {name}", *level_lines(evaluation, name)]
     return lines + ([""] if evaluation.notes else []) + [f"note: {note}" for note in evaluation.notes]

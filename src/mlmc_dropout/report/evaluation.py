@@ -100,7 +100,7 @@ def _title(metric: str) -> str:
 
 def _findings(found: Evaluation) -> Section:
     rows = [
-        (_title(name), short(one.value, 4), short(one.stderr), short(one.bias), _share(one.error, one.value))
+        (_title(name), short(one.value, 4), short(one.stderr), short(one.shown_bias), _share(one.error, one.value))
         for name, one in found.estimates.items()
     ]
     first = sorted(found.estimates, key=lambda name: name != "accuracy")[:MOST_CARDS]
