@@ -35,10 +35,8 @@ UNSEEN_OF_FEW, FEW_OUTPUTS = 0.2, 2  # the same for few outputs: of regressors a
 MOST_FOR_READING = 0.25  # of the passes to come, for derivatives of outputs that are read in some way
 MOST_OF_A_PASS = 0.15  # that a sample of the expansion may cost: beyond, there is nothing to gain for the variance
 MOST_TIME_OF_A_PASS = 0.3  # that it may take, by a fixed model of a processor
-WORTH_READING, LEAST_OF_BOTH = (
-    1.25,
-    1.1,
-)  # gain in passes that a pilot has to show, of the moments asked for and of each
+WORTH_READING = 1.25  # gain in passes that a pilot has to show, of the moments asked for together
+LEAST_OF_BOTH = 1.1  # and of each of them
 NO_LOSS_OF_TIME = 1.0  # gain in time, of the moments asked for together
 FEW_PASSES = 160  # below which a pilot takes as long as the passes, or costs as much as the derivatives of few outputs
 FEWEST_FOR_DESIGNS = 64  # passes below which designs without a companion are too few
