@@ -50,7 +50,7 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-BENCHMARKS := throughput training scaling efficiency classifiers auto_on_zoo coverage tolerance time_to_accuracy nested small_budgets latency kernels
+BENCHMARKS := throughput training scaling efficiency classifiers auto_on_zoo interval_coverage tolerance time_to_accuracy nested small_budgets latency kernels
 
 bench: setup
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit 1; done

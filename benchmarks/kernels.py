@@ -42,6 +42,14 @@ def kernels(width: int) -> dict[str, Callable[[], Any]]:
     keys, scale = pass_keys(0, 0, 0, range(PASSES)), 1.0 / 0.9
     a, product, factor = bits.view(torch.int64).numpy().view(np.uint64), np.uint64(0xBF58476D1CE4E5B9), 12345
 
+    def drawn_by(wish: str, draw: Callable[..., Any], *asked: Any) -> Callable[[], Any]:
+        def call() -> Any:
+            os.environ["MLMC_DROPOUT_NUMBA"] = wish
+            return draw(*asked)
+
+        call()  # loads and compiles
+        return call
+
     def fused(name: str) -> Callable[[], Any]:
         return lambda: torch.ops.mkldnn._linear_pointwise(x, packed, bias, name, [], "")
 
@@ -61,9 +69,16 @@ def kernels(width: int) -> dict[str, Callable[[], Any]]:
         "mask: where": lambda: torch.where(keep, x, zero).mul_(scale),
         "mask: masked_fill": lambda: x.masked_fill(drop, 0.0).mul_(scale),
         "mask: product with a ready multiplier": lambda: torch.mul(x, multiplier, out=out),
-        "keep bits": lambda: bernoulli(keys, width, 0.1, ROWS),
-        "keep bits, rate of 64/256": lambda: bernoulli(keys, width, 0.25, ROWS),
-        "keep bits of designs of two": lambda: latin_hypercube(keys[: PASSES // 2], 2, width, 0.1, ROWS),
+        **{
+            f"{name}, {tool}": drawn_by(wish, *asked)
+            for name, asked in {
+                "keep bits": (bernoulli, keys, width, 0.1, ROWS),
+                "keep bits, rate of 64/256": (bernoulli, keys, width, 0.25, ROWS),
+                "keep bits of designs of two": (latin_hypercube, keys[: PASSES // 2], 2, width, 0.1, ROWS),
+                "keep bits of designs of 16": (latin_hypercube, keys[: PASSES // 16], 16, width, 0.1, ROWS),
+            }.items()
+            for tool, wish in (("torch", "0"), ("Numba", "1"))
+        },
         "dropout of torch": lambda: F.dropout(x, 0.1),
         "eight units: integer product, torch": lambda: bits.view(torch.int64).mul(factor),
         "eight units: integer product, NumPy": lambda: np.multiply(a, product),

@@ -18,11 +18,14 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
+from types import ModuleType
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
+
+from mlmc_dropout.sampling.compiled import as_unsigned, in_threads, loops
 
 __all__ = [
     "bernoulli",
@@ -194,8 +197,25 @@ def bernoulli(keys: Tensor, units: int, p: float, rows: int = 1, first_row: int 
         True
     """
     per_row = -(-units // _LANES)
-    keep = _keep_bits(words(keys, rows * per_row, _places(first_row, per_row)), p)
+    count, first = rows * per_row, _places(first_row, per_row)
+    compiled = loops(len(keys) * count * _LANES, keys.device)
+    keep = (
+        _keep_bits(words(keys, count, first), p)
+        if compiled is None
+        else _compiled_bits(compiled, keys, count, first, p)
+    )
     return keep.view(len(keys), rows, per_row * _LANES)[..., :units]
+
+
+def _compiled_bits(compiled: ModuleType, keys: Tensor, count: int, first: int | Tensor, p: float) -> Tensor:
+    """Keep bits of ``count`` words of every key, by compiled loops."""
+    threshold, fraction = divmod(p * 256.0, 1.0)
+    drawn = torch.empty(len(keys), count, dtype=torch.int64)
+    steps = as_unsigned(_steps(count, first, keys.device))
+    limit = np.uint64(int(fraction * 2.0**64))
+    asked = (as_unsigned(keys), steps, int(threshold), limit, fraction > 0, drawn.numpy().view(np.uint64))
+    in_threads(compiled.keep_bits, len(keys), count, drawn.nbytes, *asked)
+    return drawn.view(torch.uint8)
 
 
 def bernoulli_of_sites(keys: Tensor, p: float, sites: Sequence[tuple[int, int, int, int | Tensor]]) -> list[Tensor]:
@@ -209,6 +229,8 @@ def bernoulli_of_sites(keys: Tensor, p: float, sites: Sequence[tuple[int, int, i
     Returns:
         Per site its bits, uint8 (len(keys), rows, units).
     """
+    if loops(0, keys.device) is not None:  # calls are cheap
+        return [bernoulli(derive(keys, tag), units, p, rows, first) for tag, units, rows, first in sites]
     tags = torch.tensor([tag for tag, *_ in sites], device=keys.device)
     sizes = [len(keys) * rows * -(-units // _LANES) for _, units, rows, _ in sites]
     drawn = torch.empty(sum(sizes), dtype=torch.int64, device=keys.device)
@@ -303,16 +325,32 @@ def latin_hypercube(
         [15]
     """
     size = rows * units
+    keys, places = derive(keys, _STRATUM), _places(first_row, units)
+    compiled = loops(len(keys) * passes * size, keys.device)
+    if compiled is not None:
+        return _compiled_designs(compiled, keys, passes, size, places, p).view(len(keys), passes, rows, units)
     chosen = torch.zeros(len(keys), passes, size, dtype=torch.uint8, device=keys.device)
-    keys = derive(keys, _STRATUM)
     step = max(1, _PLACED // len(keys))
-    places = _places(first_row, units)
     for start in range(0, size, step):
         first = places[start : start + step] if isinstance(places, Tensor) else places + start
         _place(chosen[..., start : start + step], keys, min(p, 1.0 - p), first)
     if p <= 0.5:
         chosen.bitwise_xor_(1)
     return chosen.view(len(keys), passes, rows, units)
+
+
+def _compiled_designs(
+    compiled: ModuleType, keys: Tensor, passes: int, size: int, first: int | Tensor, p: float
+) -> Tensor:
+    """Keep bits of ``size`` units of every design, by compiled loops."""
+    keep = torch.empty(len(keys), passes, size, dtype=torch.uint8)
+    certain, chance = divmod(min(p, 1.0 - p) * passes, 1.0)
+    tops = torch.arange(passes - int(certain) - (chance > 0), passes)
+    limit = np.uint64(math.ceil(chance * 2.0**53) << 11)
+    named = (derive(keys, tops[:, None]), derive(keys, passes), _steps(size, first, keys.device))
+    asked = (*map(as_unsigned, named), int(certain), limit, int(p > 0.5), keep.numpy())
+    in_threads(compiled.place_designs, len(keys), size, keep.numel(), *asked)
+    return keep
 
 
 def designs_of_sites(

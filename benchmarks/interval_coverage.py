@@ -28,7 +28,7 @@ from mlmc_dropout.surrogates.linear import supported
 from testing.oracles import one_row_many_times, run_method, source_of, z_limit
 from testing.zoo import ZOO
 
-RESULTS = common.RESULTS / "coverage.json"
+RESULTS = common.RESULTS / "interval_coverage.json"
 BUDGET = 2000
 RUNS = 2000
 ROUNDING = 1e-5  # of the largest value: a method that scatters less leaves nothing to chance
@@ -106,7 +106,7 @@ def main() -> int:
             print("  ".join(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()))
     kept = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
     rows = [row for row in kept if row["model"] not in options.models] + fresh
-    common.save("coverage", rows, runs=RUNS, budget=BUDGET)
+    common.save("interval_coverage", rows, runs=RUNS, budget=BUDGET)
     lines = []
     for label in METHODS:
         for moment in ("mean", "variance"):

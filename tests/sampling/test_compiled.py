@@ -1,0 +1,127 @@
+"""Compiled loops against torch: the same bits, on one thread and several, in children and without Numba."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from mlmc_dropout.sampling import compiled, masks
+
+pytest.importorskip("numba", reason="the extra [fast] is not installed")
+
+RATES = [0.0, 1.0, 0.1, 0.25, 0.5, 0.77, 0.001, 0.003, 0.999, 0.9985, 1 / 256, 1 / 3]
+
+
+@pytest.fixture
+def drawn_by(monkeypatch):
+    """A function that draws with torch ("0") or with the loops ("1")."""
+
+    def draw(wish, function, *arguments):
+        monkeypatch.setenv("MLMC_DROPOUT_NUMBA", wish)
+        return function(*arguments)
+
+    return draw
+
+
+def _keys(count):
+    return masks.pass_keys(7, 0, [0], range(count))
+
+
+@pytest.mark.parametrize("p", RATES)
+@pytest.mark.parametrize("units", [1, 7, 64, 5000])
+@pytest.mark.parametrize(("rows", "first_row"), [(1, 0), (5, 1000), (3, torch.tensor([9, 0, 4]))])
+def test_compiled_keep_bits_are_those_of_torch(drawn_by, p, units, rows, first_row):
+    asked = (masks.bernoulli, _keys(9), units, p, rows, first_row)
+    assert torch.equal(drawn_by("1", *asked), drawn_by("0", *asked))
+
+
+@pytest.mark.parametrize("p", RATES)
+def test_compiled_keep_bits_of_several_sites_are_those_of_torch(drawn_by, p):
+    sites = [(1, 30, 2, 0), (5, 8, 3, torch.tensor([5, 6, 1])), (2, 1, 1, 4)]
+    asked = (masks.bernoulli_of_sites, _keys(40), p, sites)
+    for ours, theirs in zip(drawn_by("1", *asked), drawn_by("0", *asked), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("p", RATES)
+@pytest.mark.parametrize("passes", [1, 2, 3, 10, 50, 1500])
+@pytest.mark.parametrize(("rows", "first_row"), [(1, 0), (4, 77), (3, torch.tensor([9, 0, 4]))])
+def test_compiled_designs_are_those_of_torch(drawn_by, p, passes, rows, first_row):
+    asked = (masks.latin_hypercube, _keys(5), passes, 7, p, rows, first_row)
+    assert torch.equal(drawn_by("1", *asked), drawn_by("0", *asked))
+
+
+@pytest.mark.parametrize("p", RATES)
+def test_compiled_designs_of_several_sites_are_those_of_torch(drawn_by, p):
+    sites = [(tag, 8, 3, torch.tensor([5, 6, 1])) for tag in (1, 5)]
+    asked = (masks.designs_of_sites, _keys(40), 12, p, sites)
+    for ours, theirs in zip(drawn_by("1", *asked), drawn_by("0", *asked), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_rate_whose_bytes_tie_often_is_decided_by_further_bits(drawn_by):
+    """Negative control of the equality: without the further bits 0.3 % of the units would differ."""
+    p = 77.5 / 256
+    bits = drawn_by("1", masks.bernoulli, _keys(64), 4096, p)
+    assert abs(bits.double().mean() - (1 - p)) < 5 * (p * (1 - p) / bits.numel()) ** 0.5
+    bytes_alone = masks.random_bytes(_keys(64), 4096) >= 77
+    assert 0 < (bytes_alone != bits.bool()).double().mean() < 0.004
+
+
+@pytest.mark.parametrize(("keys", "units"), [(64, 1 << 14), (1, 1 << 20)])
+def test_threads_share_keys_or_words(drawn_by, monkeypatch, keys, units):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    for asked in (
+        (masks.bernoulli, _keys(keys), units, 0.1),
+        (masks.latin_hypercube, _keys(keys), 2, units, 0.1),
+    ):
+        assert torch.equal(drawn_by("1", *asked), drawn_by("0", *asked))
+
+
+def _kept():
+    return int(masks.bernoulli(_keys(64), 1 << 14, 0.1).numpy().sum())  # torch's own threads do not survive a fork
+
+
+def _draw_in_child(queue):
+    queue.put(_kept())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_starts_threads_of_its_own(drawn_by, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    expected = drawn_by("1", _kept)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_draw_in_child, args=(queue,))
+    child.start()
+    try:
+        assert queue.get(timeout=60) == expected
+    finally:
+        child.kill()
+        child.join()
+
+
+def test_torch_draws_until_loading_pays(monkeypatch):
+    monkeypatch.delenv("MLMC_DROPOUT_NUMBA", raising=False)
+    monkeypatch.setattr(compiled, "_DRAWN", 0)
+    assert compiled.loops(1, torch.device("cpu")) is None
+    assert compiled.loops(1 << 40, torch.device("cpu")) is None
+    assert compiled.loops(1, torch.device("cpu")) is not None
+    assert compiled.loops(1, torch.device("meta")) is None
+
+
+def test_without_numba_torch_draws():
+    """The extra is optional: a process that cannot import Numba draws the same bits."""
+    program = (
+        "import sys; sys.modules['numba'] = None\n"
+        "from mlmc_dropout.sampling import masks\n"
+        "print(masks.bernoulli(masks.pass_keys(7, 0, [0], range(9)), 500, 0.1).sum().item())"
+    )
+    alone = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "MLMC_DROPOUT_NUMBA": "1"}, capture_output=True, text=True
+    )
+    assert alone.returncode == 0, alone.stderr
+    assert int(alone.stdout) == masks.bernoulli(_keys(9), 500, 0.1).sum().item()
