@@ -18,13 +18,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C import _functorch
 from torch.overrides import TorchFunctionMode
 
 __all__ = ["Interceptor", "Normalised", "apply_mask"]
 
 _ALPHA = 1.7580993408473766  # minus the limit of SELU at −∞, as in torch
+_ONEDNN = "_linear_pointwise"  # the operation that torch.compile calls for linear maps
+_WIDE = 8  # inputs and outputs below which a product is no work for oneDNN
 _ROWS = 16  # linear maps are computed for multiples of so many rows
 
 
@@ -238,8 +240,20 @@ def _linear(mode: Interceptor, func: Any, input: Tensor, weight: Tensor, bias: T
     (plain,), level = _unwrapped(input)
     if plain is input and _functorch.is_functorch_wrapped_tensor(input):
         return func(input, weight, bias)  # type: ignore[no-any-return]
-    out = _by_rows(func, plain, weight, bias)
+    out = _by_rows(_by_onednn if _onednn_pays(plain, weight, bias) else func, plain, weight, bias)
     return out if level is None else _functorch._add_batch_dim(out, 0, level)
+
+
+def _onednn_pays(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether oneDNN computes a linear map; the number of rows does not count, so that all parts are computed alike."""
+    given = [weight] if bias is None else [weight, bias]
+    plain = all(type(t) in (Tensor, nn.Parameter) and t.dtype == torch.float32 for t in given)
+    return plain and min(weight.shape) >= _WIDE and _suits_onednn(input) and hasattr(torch.ops.mkldnn, _ONEDNN)
+
+
+def _by_onednn(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A linear map by oneDNN, which uses wide vectors on processors where torch's own library does not."""
+    return getattr(torch.ops.mkldnn, _ONEDNN)(input, weight, bias, "none", [], "")  # type: ignore[no-any-return]
 
 
 def _by_rows(func: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

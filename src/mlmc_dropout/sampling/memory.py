@@ -24,6 +24,7 @@ __all__ = ["Footprint", "MemoryWatch", "keep_freed_memory", "measure_footprint",
 
 WORKING_SET = 6 << 20  # bytes a chunk of passes should touch: beyond the caches, larger chunks are slower
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # as in malloc.h
+_KEPT, _KEPT_BLOCK = 4 * WORKING_SET, WORKING_SET  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,20 +170,19 @@ def measure_footprint(
 
 @functools.cache
 def keep_freed_memory(size: int) -> None:
-    """Let glibc keep freed memory for the next chunk, where ``MLMC_DROPOUT_KEEP_MEMORY=1`` is set.
+    """Let glibc keep freed memory for the next chunk: getting it from the system can take as long as the passes.
 
-    Getting pages back from the system can take as long as the passes themselves (convolutions), or next to no time
-    (perceptrons). The setting applies to the whole process, so it is off by default.
+    The setting applies to the whole process, so that it is modest: blocks of at most ``_KEPT_BLOCK`` bytes, ``_KEPT``
+    altogether. ``MLMC_DROPOUT_KEEP_MEMORY=1`` in the environment keeps more of larger blocks, ``=0`` leaves glibc alone.
 
     Args:
-        size: Bytes to keep.
+        size: Bytes to keep with ``=1``.
     """
-    if os.environ.get("MLMC_DROPOUT_KEEP_MEMORY") != "1" or sys.platform != "linux":
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    wish = os.environ.get("MLMC_DROPOUT_KEEP_MEMORY", "")
+    mallopt = getattr(_c_library(), "mallopt", None) if sys.platform == "linux" and wish != "0" else None
     if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 1 << 25)
-        mallopt(_M_TRIM_THRESHOLD, min(size, (1 << 31) - 1))
+        mallopt(_M_MMAP_THRESHOLD, 1 << 25 if wish == "1" else _KEPT_BLOCK)
+        mallopt(_M_TRIM_THRESHOLD, min(size, (1 << 31) - 1) if wish == "1" else _KEPT)
 
 
 def return_freed_memory() -> None:

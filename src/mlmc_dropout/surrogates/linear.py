@@ -398,7 +398,7 @@ def pass_operations(sampler: DropoutSampler, program: Program, batch: Batch) -> 
     """
     if "operations" not in program.facts:
         counter, first = FlopCounterMode(display=False), [0] * _ROWS_COUNTED
-        with torch.no_grad(), counter:
+        with torch.enable_grad(), counter:  # kernels that have derivatives are those that are counted
             _MeanPass(sampler, program, batch.map(lambda t: t[first], _ROWS_COUNTED)).outputs()
         program.facts["operations"] = counter.get_total_flops() / _ROWS_COUNTED
     return float(program.facts["operations"])
