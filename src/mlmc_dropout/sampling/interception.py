@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 __all__ = ["Interceptor", "Normalised", "apply_mask"]
 
 _ALPHA = 1.7580993408473766  # minus the limit of SELU at −∞, as in torch
-_ONEDNN = "_linear_pointwise"  # the operation that torch.compile calls for linear maps
+_HAS_ONEDNN_LINEAR = hasattr(torch.ops.mkldnn, "_linear_pointwise")  # what torch.compile calls for linear maps
 _WIDE = 8  # inputs and outputs below which a product is no work for oneDNN
 _ROWS = 16  # linear maps are computed for multiples of so many rows
 
@@ -248,12 +248,16 @@ def _onednn_pays(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether oneDNN computes a linear map; the number of rows does not count, so that all parts are computed alike."""
     given = [weight] if bias is None else [weight, bias]
     plain = all(type(t) in (Tensor, nn.Parameter) and t.dtype == torch.float32 for t in given)
-    return plain and min(weight.shape) >= _WIDE and _suits_onednn(input) and hasattr(torch.ops.mkldnn, _ONEDNN)
+    return plain and min(weight.shape) >= _WIDE and _suits_onednn(input) and _HAS_ONEDNN_LINEAR
 
 
 def _by_onednn(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A linear map by oneDNN, which uses wide vectors on processors where torch's own library does not."""
-    return getattr(torch.ops.mkldnn, _ONEDNN)(input, weight, bias, "none", [], "")  # type: ignore[no-any-return]
+    """A linear map by oneDNN, which uses wide vectors on processors where torch's own library does not.
+
+    The weights are arranged for it in a call of its own, which a recording does not repeat.
+    """
+    arranged = torch.ops.mkldnn._reorder_linear_weight(weight, len(input))
+    return torch.ops.mkldnn._linear_pointwise(input, arranged, bias, "none", [], "")  # type: ignore[no-any-return]
 
 
 def _by_rows(func: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

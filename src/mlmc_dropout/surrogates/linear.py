@@ -252,7 +252,7 @@ def contract(
             elif c.shape[1] == 1:
                 total = (bits * c[None, :, 0]).sum(dim=-1, keepdim=True)
             else:
-                total = torch.einsum("tnu,nku->tnk", bits, c)
+                total = torch.bmm(c, bits.permute(1, 2, 0)).permute(2, 0, 1)  # Σ c ξ, several times as fast as einsum
             parts.append(total - (1.0 - site.p) * c.sum(dim=-1))
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)
 

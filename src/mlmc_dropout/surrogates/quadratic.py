@@ -151,7 +151,7 @@ def fit_quadratic(
     curvature, axes = torch.linalg.eigh(B)  # in the principal axes of B a value costs K products instead of K²
     V = V @ axes
     parts = iter(V.movedim(-1, -2).flatten(1, 2).split([site.units for site in sites], dim=-1))
-    directions = tuple(next(parts) / scale[s.index] if s.index in scale else None for s in program.sites)
+    directions = tuple((next(parts) / scale[s.index]).contiguous() if s.index in scale else None for s in program.sites)
     slope = torch.einsum("nku,nkua->nka", mean, V)
     return Quadratic(program.sites, directions, slope, curvature, _variance(sites, mean, V, curvature)), cost
 
