@@ -69,7 +69,7 @@ def test_passes_that_show_little_of_the_surrogate_have_larger_errors():
         assert state.estimates is not None and state.estimates.c is not None
         shown = 1.0 + state.estimates.c.mean
         errors = [_standard_errors(state, found, share) for share in (shown, None)]
-        covered.append([np.abs(found.mean) <= 1.959964 * mean for mean, _ in errors])
+        covered.append([np.abs(found.mean) <= 1.959964 * mean for mean, *_ in errors])
         shares.append(float(shown[0, 0]))
     least = np.argsort(shares)[:400]
     with_share, without = np.mean(np.asarray(covered)[least], axis=(0, 2, 3))

@@ -134,7 +134,7 @@ def test_frequent_looks_at_skewed_outputs_err_no_more(
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return 1.0 - self.dropout(x) * (1.0 - rate)  # 1 where the unit is dropped
 
-    monkeypatch.setattr(row_by_row, "next_round", lambda goal, needs, part: max(1.0, 0.03 * part.passes))
+    monkeypatch.setattr(row_by_row, "next_round", lambda goal, needs, part, spent: max(1.0, 0.03 * part.passes))
     decision = md.Above(times * rate)
     result = md.estimate(Dropped().eval(), torch.ones(RUNS, 1), decision=decision, confidence=confidence, budget=200)
     assert share_of_errors(result, times < 1) <= allowed(RUNS, 1 - confidence)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import chi2
@@ -10,7 +12,7 @@ from mlmc_dropout.methods.base import Estimates, LevelEstimate
 from mlmc_dropout.methods.tails import Trust
 from mlmc_dropout.stopping import rows
 from mlmc_dropout.stopping.goal import Goal
-from mlmc_dropout.stopping.rows import Part, needs_of_rows, reach_of, with_unseen
+from mlmc_dropout.stopping.rows import Part, needs_of_rows, next_round, reach_of, with_unseen
 
 SHAPE = (4, 2)
 
@@ -49,7 +51,7 @@ def test_standard_errors_of_few_degrees_of_freedom_need_more():
     goal = Goal(tolerance=0.001, adaptive=True)
     levels = (level("correction", 10**6, 3.0),)
     few, many = (
-        needs_of_rows(goal, [Part(estimates(levels, np.full(SHAPE, freedom), trusted=True), 10**6)])[0].precision
+        next(needs_of_rows(goal, [Part(estimates(levels, np.full(SHAPE, freedom), trusted=True), 10**6)])).precision
         for freedom in (10.0, 1e5)
     )
     assert (few > 2 * many).all() and (many < 1.05).all()
@@ -75,3 +77,21 @@ def test_rare_passes_beside_a_companion_add_what_they_left_of_it():
     assert plain.variance == pytest.approx(9.0)
     assert beside.variance == pytest.approx(0.09 + 2 * 0.3)
     assert beside.rare_variance == pytest.approx(beside.variance)
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_errors_that_were_widened_for_tails_need_no_upper_limit_for_them(trusted):
+    """One pass in 400 carries everything: widened five times, the upper limit holds for the plain error."""
+    goal = Goal(tolerance=0.001, adaptive=True)
+    found = estimates((level("passes", 400, 350.0),), trusted=trusted)
+    widened = replace(found, widening=(np.full(SHAPE, 5.0), np.ones(SHAPE)))
+    plain, once = (next(needs_of_rows(goal, [Part(each, 400)])).precision for each in (found, widened))
+    assert (once < plain / 10).all()  # squared, and at most 16 times
+    assert (once >= 1.0).all()  # never below what is reported
+
+
+def test_the_fewer_inputs_go_on_the_more_of_them_a_round_settles():
+    goal, found = Goal(tolerance=0.001, adaptive=True), Part(estimates((level("passes", 1000, 3.0),)), 1000)
+    needs = np.linspace(1.1, 2.0, 10)
+    rounds = [next_round(goal, needs, found, spent) for spent in (0.0, 1e5, 1e6)]
+    assert rounds[0] < rounds[1] < rounds[2] == pytest.approx(found.passes, abs=rows.BLOCK)

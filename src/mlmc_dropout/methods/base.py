@@ -99,6 +99,7 @@ class Estimates:
     shown: Array | None = None  # the share of a surrogate's known variance that the passes have shown
     freedom: Array | None = None  # degrees of freedom of the standard errors of the mean, where the method knows them
     variance_freedom: float | None = None  # the same of the variance
+    widening: tuple[Array, Array] | None = None  # factors in both standard errors for tails that few samples show
 
 
 class MethodSpec(Protocol):

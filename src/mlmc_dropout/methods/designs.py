@@ -203,12 +203,12 @@ class Summary:
     samples: int
 
 
-def state_of_designs(D: Array, s2: Array, G: Array | None, known: Array | float, first: int) -> DesignState:
+def state_of_designs(D: Array, s2: Array | None, G: Array | None, known: Array | float, first: int) -> DesignState:
     """The state of some designs; two neighbours are a pair, even pairs make one half and odd ones the other.
 
     Args:
         D: Passes (designs, T, rows, width).
-        s2: Variance of each pass over masks that were averaged out, of the same shape.
+        s2: Variance of each pass over masks that were averaged out, of the same shape; ``None``: none were.
         G: The companion's values, or ``None``.
         known: Its variance (rows, width).
         first: The number of the first design.
@@ -217,13 +217,14 @@ def state_of_designs(D: Array, s2: Array, G: Array | None, known: Array | float,
         Their moments.
     """
     raw = D.reshape(-1, *D.shape[2:])
-    v = _Parts.of(D, s2)
+    v = _Parts.of(D, s2, squares=G is not None)
     c = None if G is None else _Parts.of(G, known=known)
+    nothing = np.zeros(raw.shape[1:])
     left = v.estimates if c is None else v.estimates - c.estimates
     pair = np.arange(first, first + len(D)) // 2
     return DesignState(
         MomentBlock.of(raw),
-        MomentBlock.of(s2.reshape(raw.shape), order=2),
+        MomentBlock(len(raw), nothing, nothing) if s2 is None else MomentBlock.of(s2.reshape(raw.shape), order=2),
         None if G is None else MomentBlock.of(raw - G.reshape(raw.shape)),
         MomentBlock.of(v.means if c is None else v.means - c.means),
         MomentBlock.of(left) if len(left) else None,
@@ -238,28 +239,37 @@ def _half(v: _Parts, c: _Parts | None, mine: NDArray[np.bool_]) -> HalfState | N
     own = Joint.of(v.own[mine], None if c is None else c.own[mine])
     design = Joint.of(v.means[mine], None if c is None else c.means[mine])
     assert own is not None and design is not None
-    square = None if c is None else Joint.of(_flat(v.squares[mine]), _flat(c.squares[mine]))
+    square = None
+    if c is not None and v.squares is not None and c.squares is not None:
+        square = Joint.of(_flat(v.squares[mine]), _flat(c.squares[mine]))
     estimates = Joint.of(v.estimates[mine[1:]], None if c is None else c.estimates[mine[1:]])
     return HalfState(own, design, square, estimates)
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Of each design: its mean, the scatter inside it, and its squares about the mean of all designs at hand.
+    """Of each design: its mean, the scatter inside it and, if asked, its squares about the mean of all designs at hand.
 
     Of each but the first also an estimate of μ2, with its deviation from the mean of those before.
     """
 
     means: Array
     own: Array
-    squares: Array
+    squares: Array | None
     estimates: Array
 
     @classmethod
-    def of(cls, values: Array, extra: Array | float = 0.0, known: Array | float = 0.0) -> _Parts:
-        Y = values.mean(axis=1)
-        own = (np.square(values - Y[:, None]) + extra).mean(axis=1) - known
-        return cls(Y, own, np.square(values - Y.mean(axis=0)) + extra, own[1:] + recursive_squares(Y))
+    def of(cls, values: Array, extra: Array | None = None, known: Array | float = 0.0, squares: bool = True) -> _Parts:
+        Y = values.mean(axis=1, dtype=np.float64)
+        own = _squares_about(values, Y[:, None], extra).mean(axis=1) - known
+        about_all = _squares_about(values, Y.mean(axis=0), extra) if squares else None
+        return cls(Y, own, about_all, own[1:] + recursive_squares(Y))
+
+
+def _squares_about(values: Array, centre: Array, extra: Array | None) -> Array:
+    d = np.subtract(values, centre, dtype=np.float64)
+    np.square(d, out=d)
+    return d if extra is None else np.add(d, extra, out=d)
 
 
 def _flat(values: Array) -> Array:

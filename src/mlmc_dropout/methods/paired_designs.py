@@ -13,7 +13,7 @@ out in closed form first (``surrogates.linear_head``): D becomes h, and E s² ad
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -144,11 +144,7 @@ class BoundDesigns(NoRefinement):
             return replace(state, features=groups[0] if groups else None)
         h, s2, G, D = self._passes(rows, keys, part)
         h, features = self._observed(rows, h, D, task.first)
-        if h.shape != s2.shape:  # outputs that are read have no heads, and may be fewer than those of the network
-            s2 = np.zeros_like(h)
-        if part.surrogate is None:
-            return replace(state_of_designs(h, s2, None, 0.0, task.first), features=features)
-        known = as_array(part.surrogate.variance)
+        known = 0.0 if part.surrogate is None else as_array(part.surrogate.variance)
         return replace(state_of_designs(h, s2, G, known, task.first), features=features)
 
     def _wide_designs(
@@ -170,16 +166,18 @@ class BoundDesigns(NoRefinement):
         block = GroupBlock.of(means, first, groups)
         return GroupBlock(block.counts * self.passes, block.means)
 
-    def _passes(self, source: Source, keys: Tensor, part: PreparedRows) -> list[Array]:
-        """h, s², G and D of some rows and the designs named by ``keys``: each (designs · T, rows, width)."""
+    def _passes(
+        self, source: Source, keys: Tensor, part: PreparedRows
+    ) -> tuple[Array, Array | None, Array | None, Array]:
+        """h, s² and G of some rows and the designs named by ``keys``, each (designs, T, …), and D, (designs · T, …)."""
         drawn = source.design_chunks(keys, self.passes, part.held(source))
-        chunks = [part.passes(source, masks) for masks in drawn]
-        joined = [np.concatenate(arrays) for arrays in zip(*chunks, strict=True)]
-        source.check(joined[0])
-        if part.heads or part.surrogate is not None:
-            check_squares(source, joined[0], joined[1], joined[2])
-        shaped = (values.reshape(len(keys), self.passes, *values.shape[1:]) for values in joined[:3])
-        return [*shaped, joined[-1]]
+        h, s2, G, D = map(_joined, zip(*(part.passes(source, masks) for masks in drawn), strict=True))
+        assert h is not None and D is not None
+        source.check(h)
+        check_squares(source, h, *(squares for squares in (s2, G) if squares is not None))
+        h, s2, G = (v if v is None else v.reshape(len(keys), self.passes, *v.shape[1:]) for v in (h, s2, G))
+        assert h is not None
+        return h, s2, G, D
 
     def _observed(self, source: Source, h: Array, D: Array, first: int) -> tuple[Array, GroupBlock | None]:
         """What moments are taken of, and features of whole passes."""
@@ -236,7 +234,7 @@ class BoundDesigns(NoRefinement):
         cost = done["passes"]
         levels = tuple(self._levels(state, found, cost))
         shown = self._shown(state)
-        mean_stderr, variance_stderr = _standard_errors(state, found, shown)
+        mean_stderr, variance_stderr, widening = _standard_errors(state, found, shown)
         return Estimates(
             found.mean,
             found.variance,
@@ -250,6 +248,7 @@ class BoundDesigns(NoRefinement):
             groups=state.features,
             mean_samples=found.designs,
             shown=shown,
+            widening=widening,
         )
 
     def _shown(self, state: DesignState) -> Array | None:
@@ -298,6 +297,12 @@ class BoundDesigns(NoRefinement):
             yield f"No dropout was averaged out in closed form, for lack of derivatives ({without})."
 
 
+def _joined(chunks: Sequence[Array | None]) -> Array | None:
+    """Chunks of passes one after the other; ``None`` where there are none."""
+    there = [chunk for chunk in chunks if chunk is not None]
+    return there[0] if len(there) == 1 else np.concatenate(there) if there else None
+
+
 def _empty(design: GroupBlock, groups: int) -> GroupBlock:
     """No samples of the features of a design, in so many groups."""
     return GroupBlock(np.zeros(groups, dtype=np.int64), np.zeros((groups, *design.means.shape[1:])))
@@ -309,25 +314,27 @@ def _add_design(block: GroupBlock, design: GroupBlock, group: int) -> None:
     block.means[group] += (design.means[0] - block.means[group]) * (design.count / block.counts[group])
 
 
-def _standard_errors(state: DesignState, found: Summary, shown: Array | None) -> tuple[Array, Array]:
+def _standard_errors(
+    state: DesignState, found: Summary, shown: Array | None
+) -> tuple[Array, Array, tuple[Array, Array]]:
     """Of the mean and of the variance, so that 1.96 of them are a 95 % interval however few designs there are.
 
     What n passes show of the surrogate's variance, a share w, they are likely to show of what it leaves. That goes with
     products of masks: squared errors of the mean are taken to be 1/w' times as large, those of the variance 1/w'², with
     w' = (n w + 1)/(n + 1). These are the ratio estimators of Wu (1982) with g = 1 and 2.
+
+    Also the factors in them for tails that few passes show.
     """
     passes = state.passes.count
     w = 1.0 if shown is None else (passes * shown + 1.0) / (passes + 1.0)
     error2_variance = found.error2_variance / np.square(w)
     mean = student_factor(found.designs) * np.sqrt(found.error2_mean / w)
     variance = student_factor(found.samples) * np.sqrt(error2_variance)
-    variance = variance * widened_for_scale(error2_variance, found.variance)
-    if state.mean_left is None or state.variance_left is None:
-        return mean, variance
-    return (
-        mean * widened_for_skewness(state.mean_left, passes),
-        variance * widened_for_skewness(state.variance_left, passes, power=2),
-    )
+    of_mean, of_variance = np.ones_like(mean), widened_for_scale(error2_variance, found.variance)
+    if state.mean_left is not None and state.variance_left is not None:
+        of_mean = widened_for_skewness(state.mean_left, passes)
+        of_variance = of_variance * widened_for_skewness(state.variance_left, passes, power=2)
+    return mean * of_mean, variance * of_variance, (of_mean, of_variance)
 
 
 def _trust(state: DesignState, found: Summary, mean_stderr: Array, variance_stderr: Array) -> Trust:

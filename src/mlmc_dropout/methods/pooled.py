@@ -178,7 +178,7 @@ class BoundPooled(NoRefinement):
         """
         block = state.passes
         c = block.count
-        mean_stderr, variance_stderr = _standard_errors(block)
+        mean_stderr, variance_stderr, widening = _standard_errors(block)
         still_mean, still_variance = errors_of_still(block, self.rarest)
         level = LevelEstimate(
             "passes",
@@ -203,15 +203,19 @@ class BoundPooled(NoRefinement):
             overhead=self.method.overhead,
             trust=trust(block),
             groups=state.features,
+            widening=widening,
         )
 
 
-def _standard_errors(block: MomentBlock) -> tuple[Array, Array]:
-    """Of the mean and of the variance, so that 1.96 of them are a 95 % interval however few passes there are."""
+def _standard_errors(block: MomentBlock) -> tuple[Array, Array, tuple[Array, Array]]:
+    """Of the mean and of the variance, so that 1.96 of them are a 95 % interval however few passes there are.
+
+    Also the factors in them for tails that few passes show.
+    """
     error2 = _variance_of_variance(block, kurtosis_of_few(block) * np.square(block.variance))
     student = student_factor(block.count)
-    mean = student * widened_for_skewness(block, block.count) * np.sqrt(block.variance_of_mean)
-    return mean, student * widened_for_scale(error2, block.variance) * np.sqrt(error2)
+    widening = widened_for_skewness(block, block.count), widened_for_scale(error2, block.variance)
+    return student * widening[0] * np.sqrt(block.variance_of_mean), student * widening[1] * np.sqrt(error2), widening
 
 
 def _variance_of_variance(block: MomentBlock, fourth: Array) -> Array:

@@ -136,7 +136,7 @@ class PreparedRows:
         out: Tensor = source.program.run_cached(values, ("outputs", *source.batch.values), masks)
         return out
 
-    def passes(self, source: Source, masks: Sequence[Tensor | None]) -> list[Array]:
+    def passes(self, source: Source, masks: Sequence[Tensor | None]) -> tuple[Array | None, ...]:
         """Passes with the heads averaged out, and their companions.
 
         Args:
@@ -144,21 +144,29 @@ class PreparedRows:
             masks: A chunk of masks, those of :meth:`held` sites ``None``.
 
         Returns:
-            h, s², G, and the whole passes D where features are asked of them, each (passes, rows, width).
+            h, s² (``None`` without heads), G (``None`` without a companion) and the whole passes D, each (passes, rows,
+            width); D is h where nothing is asked of whole passes.
         """
+        if not self.heads and self.surrogate is None:
+            D = source.as_numpy(self.outputs(source, masks))
+            return D, None, None, D
         needs_whole = bool(self.heads) and not source.observation.plain
 
         def values(masks: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+            """Those of h, s², G and D that there are."""
             D, h, s2 = whole_and_reduced_passes(source.sampler, source.program, source.batch, masks, self.heads)
-            G = torch.zeros_like(h) if self.surrogate is None else self.surrogate.values(masks, source.batch.rows)
-            return (h, s2, G, D) if needs_whole else (h, s2, G)
+            G = () if self.surrogate is None else (self.surrogate.values(masks, source.batch.rows),)
+            return h, *((s2,) if self.heads else ()), *G, *((D,) if needs_whole else ())
 
         sites = [head.site.index for head in self.heads]
         companion = () if self.surrogate is None else (type(self.surrogate).__name__, *self.surrogate.tensors)
         known = *(head.jacobian for head in self.heads), *companion, *source.batch.values
         name = f"passes with heads at {sites}{', and as they are' if needs_whole else ''}"
         found = [as_array(t) for t in source.program.run_cached(values, (name, *known), masks)]
-        return found if needs_whole else [*found, found[0]]
+        h, *rest = found
+        s2 = rest.pop(0) if self.heads else None
+        G = None if self.surrogate is None else rest.pop(0)
+        return h, s2, G, rest[0] if needs_whole else h
 
 
 def check_squares(source: Source, outputs: Array, *squares: Array) -> None:

@@ -19,12 +19,23 @@ from mlmc_dropout.runtime.rounding import limited_rows
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.decisions import Verdict, judge
 from mlmc_dropout.stopping.goal import MAX_BUDGET, TRUSTED, Goal, stderr_upper_factor
-from mlmc_dropout.stopping.rows import Needs, Part, needs_of_rows, next_round, reach_of, row_factors, with_unseen
+from mlmc_dropout.stopping.rows import (
+    ABOUT,
+    Needs,
+    Part,
+    least_passes,
+    needs_of_rows,
+    next_round,
+    reach_of,
+    row_factors,
+    with_unseen,
+)
 
 __all__ = ["Choice", "RowByRow", "Standing"]
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
+CLEARLY = 2.0  # times the passes before which no row leaves, that all together must need to go there at once
 REOPENED = 1.1  # times the passes it had that a row must need to be worked on again
 
 
@@ -99,28 +110,35 @@ class RowByRow:
         """
         standings = self._standings(progress)
         verdict = self._verdict(standings)
-        needs = needs_of_rows(self.goal, standings) if verdict is None else [Needs(n, n, n) for n in verdict.needs]
-        self._expect(standings, [need.total for need in needs])
         allowed = self._allowing(standings)
-        plain = [self._plain_factors(each, allowed) for each in allowed]
+        plain = (self._plain_factors(each, allowed) for each in allowed)
         if self.goal.has_tolerance and all((each <= 1.0).all() for each in plain):
             return  # equal effort would end here at the latest; only rows that leave earlier need upper limits
+        # Rows that have left are looked at only when the others are settled: while they go on, little changes for them.
+        needs = needs_of_rows(self.goal, standings) if verdict is None else (Needs(n, n, n) for n in verdict.needs)
         for index, (standing, need) in enumerate(zip(standings, needs, strict=True)):
-            going = (need.total > (REOPENED if index and verdict is None else 1.0)) | (plain[index] > 1.0)
+            self._expect(standings, verdict.needs if verdict is not None else [need.total], index)
+            factors = self._plain_factors(allowed[index], allowed)
+            going = (need.total > (REOPENED if index and verdict is None else 1.0)) | (factors > 1.0)
             going &= ~standing.limited
-            unmet = going & (plain[index] > 1.0)
+            unmet = going & (factors > 1.0)
             if going.any():
-                yield self._choice(standing, going, need, together=not index)
+                yield self._choice(standing, going, need, progress.spent, together=not index)
             if unmet.any() and unmet.sum() < going.sum():
-                yield self._choice(standing, unmet, need, together=False)
+                yield self._choice(standing, unmet, need, progress.spent, together=False)
 
-    def _choice(self, standing: Standing, going: Flags, needs: Needs, together: bool) -> Choice:
+    def _choice(self, standing: Standing, going: Flags, needs: Needs, spent: float, together: bool) -> Choice:
         need = needs.total
         if not self.source.program.rows_split:  # rows cannot be run apart: all go on while one has to
             going = np.ones_like(going)
-        wanted = next_round(self.goal, need[going], standing)
-        if self.goal.has_tolerance and together:  # all may stop together before
-            wanted = min(wanted, self.goal.more(standing.estimates, standing.samples) or wanted)
+        wanted = next_round(self.goal, need[going], standing, spent)
+        if self.goal.has_tolerance and together:
+            least = ABOUT * min(least_passes(self.source.batch.rows), self.goal.budget or math.inf)
+            needed = standing.passes * self.goal.shortfall(standing.estimates)
+            if standing.passes < least and needed > CLEARLY * least:
+                wanted = max(wanted, least - standing.passes)  # nobody leaves before
+            else:  # all may stop together before
+                wanted = min(wanted, self.goal.more(standing.estimates, standing.samples) or wanted)
         if going.sum() == 1 and len(going) > 1:  # some models squeeze the outputs of a single row: one more goes on
             going = going | (np.arange(len(going)) == np.argmax(np.where(going, -np.inf, need)))
         return Choice(standing, going, wanted, needs.of(going))
@@ -162,12 +180,14 @@ class RowByRow:
         shared = self.source.sampler.masks == "shared"
         return judge(self.goal.decision, standings, self.source.observation, share, shared)
 
-    def _expect(self, standings: Sequence[Standing], needs: Sequence[Array]) -> None:
-        """Passes the goal takes, on average; too many are refused."""
+    def _expect(self, standings: Sequence[Standing], needs: Sequence[Array], index: int) -> None:
+        """Passes the goal takes, on average; too many are refused. Needs are of all cohorts, or of one of them."""
         rows = self.source.batch.rows
+        known = dict(enumerate(needs)) if len(needs) > 1 else {index: needs[0]}
         passes = [
-            standing.estimates.overhead + standing.passes * np.where(standing.limited, 1.0, np.maximum(need, 1.0))
-            for standing, need in zip(standings, needs, strict=True)
+            standing.estimates.overhead
+            + standing.passes * np.where(standing.limited, 1.0, np.maximum(known.get(number, 1.0), 1.0))
+            for number, standing in enumerate(standings)
         ]
         total = float(sum(each.sum() for each in passes))
         self.expected = min(total, math.inf if self.goal.budget is None else self.goal.budget * rows) / rows

@@ -173,7 +173,7 @@ def keep_freed_memory(size: int) -> None:
     """Let glibc keep freed memory for the next chunk: getting it from the system can take as long as the passes.
 
     The setting applies to the whole process, so that it is modest: blocks of at most ``_KEPT_BLOCK`` bytes, ``_KEPT``
-    altogether. ``MLMC_DROPOUT_KEEP_MEMORY=1`` in the environment keeps more of larger blocks, ``=0`` leaves glibc alone.
+    altogether. ``MLMC_DROPOUT_KEEP_MEMORY=1`` in the environment keeps more, and ``=0`` leaves glibc alone.
 
     Args:
         size: Bytes to keep with ``=1``.

@@ -21,7 +21,7 @@ masks have not come yet looks settled while it is not. So an input stops by uppe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -32,6 +32,7 @@ from scipy.special import gammaincinv
 from mlmc_dropout.stopping.goal import MAX_GROWTH, MAX_ROUND, PILOT, STEP_SHARE, TRUSTED, Estimates, Goal
 
 __all__ = [
+    "ABOUT",
     "Needs",
     "Part",
     "RowEstimates",
@@ -52,7 +53,8 @@ ERROR_RATE = 0.1
 UNSEEN = 1.6  # 1.96 of it is the 95 % limit 3/n for the probability of what did not come up in n passes
 MOST = 16.0  # largest factor of an upper limit
 HALF = 0.5  # of a known variance: where passes show less of it, rare masks have not come up
-SETTLING = 0.15  # share of the open inputs that the next round is to settle
+SETTLING = 0.15  # share of the open inputs that the next round is to settle, at least
+WASTE = 0.01  # of all passes so far, that a round may give to inputs that could have done with fewer
 MIN_STEP = 1.08  # by which passes grow at least
 _GRID = np.geomspace(0.5, 1e7, 850)  # degrees of freedom
 BLOCK, MANY_BLOCKS = 128, 8  # tasks have so many passes, and beyond so many of them rounds end with a whole one
@@ -84,6 +86,10 @@ class RowEstimates(Estimates, Protocol):
     @property
     def variance_freedom(self) -> float | None:
         """The same of the variance."""
+
+    @property
+    def widening(self) -> tuple[Array, Array] | None:
+        """Factors in both standard errors for tails that few samples show; ``None``: there are none."""
 
     @property
     def levels(self) -> Any:
@@ -153,7 +159,7 @@ class Needs:
         return Needs(self.total[rows], self.precision[rows], self.least[rows])
 
 
-def needs_of_rows(goal: Goal, parts: Sequence[Part]) -> list[Needs]:
+def needs_of_rows(goal: Goal, parts: Sequence[Part]) -> Iterator[Needs]:
     """How many times as many passes each input needs; at most 1: it may stop.
 
     With a tolerance, by upper limits for standard errors; with a budget only, by shares of the passes in proportion to
@@ -163,16 +169,17 @@ def needs_of_rows(goal: Goal, parts: Sequence[Part]) -> list[Needs]:
         goal: When to stop.
         parts: All inputs of a batch.
 
-    Returns:
+    Yields:
         Factors, part by part.
     """
     if not goal.has_tolerance:
-        return [Needs(shares, shares, np.zeros_like(shares)) for shares in _shares(goal, parts)]
+        yield from (Needs(shares, shares, np.zeros_like(shares)) for shares in _shares(goal, parts))
+        return
     rows = sum(map(len, parts))
     scales = _scales(goal, parts)
     least = least_passes(rows) if goal.budget is None else min(least_passes(rows), goal.budget)
     reach = reach_of([part.estimates for part in parts])
-    return [_needs(goal, part, scales, reach, least) for part in parts]
+    yield from (_needs(goal, part, scales, reach, least) for part in parts)
 
 
 def row_factors(goal: Goal, part: Part, parts: Sequence[Part]) -> Array:
@@ -190,25 +197,42 @@ def row_factors(goal: Goal, part: Part, parts: Sequence[Part]) -> Array:
     return np.asarray(np.max(largest, axis=0))
 
 
-def next_round(goal: Goal, needs: Array, part: Part) -> float:
+def next_round(goal: Goal, needs: Array, part: Part, spent: float) -> float:
     """Passes to spend next on inputs that go on.
+
+    A round costs some time whatever it computes. The fewer inputs go on, the more of them it is to settle, because
+    passes that the easier ones could have done without are few beside all others.
 
     Args:
         goal: When to stop.
         needs: How many times as many passes each of them needs.
         part: What is known of them.
+        spent: Passes so far, of all inputs together.
 
     Returns:
         Passes per input that settle a good part of them, within limits of growth.
     """
     share = SETTLING if goal.has_tolerance else SETTLING / 2  # too many passes would be those of other inputs
     wanted = float(np.quantile(needs, share, method="inverted_cdf"))
+    if goal.has_tolerance:
+        wanted = max(wanted, _within_waste(needs, WASTE * spent / part.passes))
     growth = wanted * (STEP_SHARE if wanted > 2 else 1.0)
     most = min(1.0 + max(part.samples, 2.0) / TRUSTED, MAX_GROWTH)
     after = part.passes * min(max(growth, MIN_STEP), most)
     if after > MANY_BLOCKS * BLOCK:
         after = BLOCK * float(np.ceil(after / BLOCK))
     return float(min(after - part.passes, MAX_ROUND))
+
+
+def _within_waste(needs: Array, allowed: float) -> float:
+    """The largest need g for which Σ (g − need) over the smaller ones is at most what is allowed.
+
+    >>> _within_waste(np.array([1.5, 2.0, 9.0]), 0.5), _within_waste(np.array([1.5, 2.0, 9.0]), 20.0)
+    (2.0, 9.0)
+    """
+    ordered = np.sort(np.maximum(needs, 1.0))
+    wasted = np.arange(len(ordered)) * ordered - (np.cumsum(ordered) - ordered)
+    return float(ordered[np.flatnonzero(wasted <= allowed)[-1]])
 
 
 def aimed_at(needs: Needs) -> NDArray[np.bool_]:
@@ -350,14 +374,16 @@ def _needs(goal: Goal, part: Part, scales: tuple[Any, Any], reach: Reach, least:
     total, precision, others = first, np.zeros(len(part)), first
     tolerances = {"mean": (goal.tolerance, scales[0]), "variance": (goal.tolerance_variance, scales[1])}
     for ratio, moment in _ratios(goal, part, scales):
-        upper = ratio * _upper_factors(part, moment)
         tolerance, scale = tolerances[moment]
-        hidden = np.broadcast_to(_unseen(found, reach, moment) / (tolerance * scale), upper.shape)
+        hidden = np.broadcast_to(_unseen(found, reach, moment) / (tolerance * scale), ratio.shape)
         trusted = np.ones(ratio.shape, dtype=bool) if found.trust is None else getattr(found.trust, moment)
-        # Where both add up, x times as many passes meet the tolerance if upper/x + (hidden/x)² ≤ 1.
+        # Standard errors that were widened allow for tails already, and need no upper limit for that.
+        widening = 1.0 if found.widening is None else found.widening[moment == "variance"]
         with np.errstate(over="ignore"):
-            both = (upper + np.hypot(upper, 2 * hidden)) / 2
-        total = np.maximum(total, np.where(trusted, np.maximum(upper, hidden), both).max(axis=1))
+            upper = np.maximum(ratio, ratio / np.square(widening) * _upper_factors(part, moment))
+            # Where both add up, x times as many passes meet the tolerance if ratio/x + (hidden/x)² ≤ 1.
+            both = (ratio + np.hypot(ratio, 2 * hidden)) / 2
+        total = np.maximum(total, np.maximum(upper, np.where(trusted, hidden, both)).max(axis=1))
         precision = np.maximum(precision, upper.max(axis=1))
         others = np.maximum(others, hidden.max(axis=1))
     return Needs(total, precision, others)
