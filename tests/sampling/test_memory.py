@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+import mlmc_dropout as md
 from mlmc_dropout import DropoutSampler
-from mlmc_dropout.sampling import memory
+from mlmc_dropout.sampling import memory, sampler
 from mlmc_dropout.sampling.memory import Footprint, keep_freed_memory
 from testing.zoo import ZOO
 
@@ -168,3 +169,15 @@ def test_the_c_library_is_left_alone_on_request(value: str | None, calls: int, m
         monkeypatch.setenv("MLMC_DROPOUT_KEEP_MEMORY", value)
     keep_freed_memory.__wrapped__(1 << 20)
     assert len(settings) == calls
+
+
+@pytest.mark.parametrize("method", ["pooled", "stratified", "control-variate", "auto", "sample"])
+def test_freed_memory_is_kept_whatever_draws_the_masks(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(sampler, "keep_freed_memory", asked.append)
+    model, x = ZOO["mlp"].make()
+    if method == "sample":
+        DropoutSampler(model).sample(x, passes=4)
+    else:
+        md.estimate(model, x, method=method, budget=300)
+    assert asked

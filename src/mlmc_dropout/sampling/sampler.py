@@ -274,7 +274,6 @@ class DropoutSampler:
         Returns:
             The outputs in the model's dtype, (passes, rows, width): len(keys) passes, or len(keys)·T.
         """
-        keep_freed_memory(self.memory_limit // 2)
         rows = batch.rows
         if program.rows_split:
             rows = program.footprint.rows_at_once(batch.rows, self.memory_limit)
@@ -405,6 +404,7 @@ class DropoutSampler:
         Returns:
             Per site what :meth:`draw` returns, or ``None`` where it is held or not active.
         """
+        keep_freed_memory(self.memory_limit // 2)
         masks: list[Tensor | None] = [None] * len(program.sites)
         alike: dict[tuple[Any, ...], list[Site]] = {}
         few = len(keys) * (design_passes or 1) * self._mask_bytes(program, rows) <= DRAWN_TOGETHER
