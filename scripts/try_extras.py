@@ -33,6 +33,16 @@ if __name__ == '__main__':
         far = md.estimate(net, torch.zeros(3, 1), budget=200, method='pooled', executor=client)
     assert (far.mean == md.estimate(net, torch.zeros(3, 1), budget=200, method='pooled').mean).all()
 """
+FAST = """
+import os, torch
+from mlmc_dropout.sampling import compiled, masks
+keys = masks.pass_keys(7, 0, 0, range(9))
+os.environ['MLMC_DROPOUT_NUMBA'] = '0'
+by_torch = masks.bernoulli(keys, 500, 0.1)
+os.environ['MLMC_DROPOUT_NUMBA'] = '1'
+assert compiled.loops(1, keys.device) is not None
+assert torch.equal(masks.bernoulli(keys, 500, 0.1), by_torch)
+"""
 EXAMPLES = "".join(
     f"runpy.run_path({str(path)!r}, run_name='__main__')\n" for path in sorted(ROOT.glob("examples/*.py"))
 )
@@ -41,6 +51,7 @@ PROMISES = {
     "report": DEMO + NETCDF,
     "examples": "import runpy\n" + EXAMPLES,
     "distributed": DASK,
+    "fast": FAST,
     "docs": f"import subprocess, sys\nsubprocess.run([sys.executable, '-m', 'mkdocs', 'build', '-q', '-f', "
     f"{str(ROOT / 'mkdocs.yml')!r}, '-d', __import__('os').path.abspath('site')], check=True)",
 }
