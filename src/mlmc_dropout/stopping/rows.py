@@ -5,7 +5,8 @@ masks have not come yet looks settled while it is not. So an input stops by uppe
 
 - its squared standard errors are multiplied by the factor ν/χ²_ν(α), ν = 2n/(κ − 1), an upper confidence limit of a
   variance that was estimated from n samples of kurtosis κ. At the j-th look, of which each doubles the passes,
-  α = ``ERROR_RATE``/(j (j + 1)): all looks together err with that probability,
+  α = ``ERROR_RATE``/(j (j + 1)): all looks together err with that probability. Errors that were widened for tails
+  count as they are where this is more than the limit of what they were before,
 - a mask pattern that has not come up in n passes has a probability of at most 3/n or so. If it can move an output by
   R, it hides an error of up to 3 R/n: standard errors count as at least ``UNSEEN`` R/n. Large deviations have a size of
   R² = μ4/μ2, the largest that any input shows is taken for all,

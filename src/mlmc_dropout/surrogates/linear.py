@@ -40,6 +40,7 @@ __all__ = [
     "units_first",
 ]
 
+_CONVERTED = 1 << 19  # numbers that bits of masks become at once
 _ROWS_COUNTED = 16  # linear maps compute so many rows at least (see sampling.interception)
 PASSES_OF_A_GRADIENT = 4  # memory of a pass that keeps what its backward pass needs, in passes
 
@@ -242,19 +243,29 @@ def contract(
     parts = []
     for site, keep, c in zip(sites, masks, coefficients, strict=True):
         if keep is not None and c is not None:
-            bits = by_row(keep, site, rows).to(c.dtype)
+            bits = by_row(keep, site, rows)
             if bits.shape[1] == 1 and _has_units_first(c):
-                centred = bits[:, 0] - (1.0 - site.p)
+                centred = bits[:, 0].to(c.dtype) - (1.0 - site.p)
                 parts.append((centred @ units_first(c).flatten(1)).unflatten(1, c.shape[1::-1]).transpose(1, 2))
                 continue
             if bits.shape[1] == 1:  # one mask for all rows
-                total = torch.einsum("tu,nku->tnk", bits[:, 0], c)
+                total = torch.einsum("tu,nku->tnk", bits[:, 0].to(c.dtype), c)
             elif c.shape[1] == 1:
-                total = (bits * c[None, :, 0]).sum(dim=-1, keepdim=True)
+                total = (bits.to(c.dtype) * c[None, :, 0]).sum(dim=-1, keepdim=True)
             else:
-                total = torch.bmm(c, bits.permute(1, 2, 0)).permute(2, 0, 1)  # Σ c ξ, several times as fast as einsum
+                total = _row_products(bits, c)
             parts.append(total - (1.0 - site.p) * c.sum(dim=-1))
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)
+
+
+def _row_products(bits: Tensor, c: Tensor) -> Tensor:
+    """Σ c bits over units, (passes, rows, k): a few rows at a time, so that converted bits stay in the caches."""
+    at_once = max(1, _CONVERTED // (bits.shape[0] * bits.shape[2]))
+    products = [
+        torch.bmm(some, few.to(c.dtype).permute(1, 2, 0))  # several times as fast as einsum
+        for some, few in zip(c.split(at_once), bits.split(at_once, dim=1), strict=True)
+    ]
+    return (products[0] if len(products) == 1 else torch.cat(products)).permute(2, 0, 1)
 
 
 # ------------------------------------------------------------------------------- derivatives
