@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mlmc_dropout.brief import shown_briefly
 from mlmc_dropout.quantities.view import View
 
 __all__ = ["INTERVAL", "Feature", "GroupMeans", "Quantity", "QuantityEstimate", "Question"]
@@ -50,7 +51,7 @@ class Quantity:
     combine: Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class QuantityEstimate:
     """The estimate of one quantity, inputs along the first axis.
 
@@ -71,6 +72,8 @@ class QuantityEstimate:
     settled: Any = None
     low: Any = None
     high: Any = None
+
+    __repr__ = shown_briefly
 
     @property
     def interval(self) -> tuple[Any, Any]:

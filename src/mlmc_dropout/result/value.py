@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mlmc_dropout.brief import shown_briefly
 from mlmc_dropout.quantities.base import QuantityEstimate
 from mlmc_dropout.quantities.questions import kinds_of_outputs
 from mlmc_dropout.result import export, text
@@ -34,7 +35,7 @@ class Status(enum.Enum):
     FAILED = "The run ended with an error; the result covers the passes spent until then."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LevelStats:
     """Statistics of one level, as Giles tabulates them: of the increments of Y (mean) and of V (variance, suffix _V).
 
@@ -72,6 +73,8 @@ class LevelStats:
     correlation: Any = None
     gain: Any = None
     gain_V: Any = None
+
+    __repr__ = shown_briefly
 
 
 @dataclass(frozen=True, slots=True, repr=False)
