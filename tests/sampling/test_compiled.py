@@ -125,3 +125,35 @@ def test_without_numba_torch_draws():
     )
     assert alone.returncode == 0, alone.stderr
     assert int(alone.stdout) == masks.bernoulli(_keys(9), 500, 0.1).sum().item()
+
+
+@pytest.mark.parametrize("kind", ["nbi", "nbc"])
+def test_damaged_machine_code_stops_nothing(kind, tmp_path):
+    """Files that a full disk or a power failure left behind: torch draws the same bits."""
+    program = (
+        "from mlmc_dropout.sampling import compiled, masks\n"
+        "print(masks.bernoulli(masks.pass_keys(7, 0, [0], range(9)), 500, 0.1).sum().item())\n"
+        "print(masks.latin_hypercube(masks.pass_keys(7, 0, [0], range(9)), 10, 50, 0.1).sum().item())\n"
+        "print(compiled._loaded() is None)"
+    )
+    environment = {**os.environ, "MLMC_DROPOUT_NUMBA": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
+    said = []
+    for _ in range(2):
+        run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+        said.append(run.stdout.split())
+        damaged = list(tmp_path.rglob(f"*.{kind}"))
+        assert len(damaged) == 2
+        for path in damaged:
+            path.write_bytes(b"")
+    assert [each[-1] for each in said] == ["False", "True"]
+    assert said[0][:-1] == said[1][:-1]
+
+
+def test_nothing_is_compiled_after_loading(monkeypatch):
+    """What is called later has the types of what was compiled."""
+    monkeypatch.setenv("MLMC_DROPOUT_NUMBA", "1")
+    loops = compiled.loops(1, torch.device("cpu"))
+    masks.bernoulli(_keys(9), 500, 0.1, 3, torch.tensor([9, 0, 4]))
+    masks.latin_hypercube(_keys(9), 10, 50, 0.9, 2, 5)
+    assert [len(loop.signatures) for loop in (loops.keep_bits, loops.place_designs)] == [1, 1]

@@ -25,7 +25,7 @@ from mlmc_dropout.report.predictions import predictions
 from mlmc_dropout.report.truth import judge
 from mlmc_dropout.result import Result, Status
 from mlmc_dropout.result.arrays import leaves
-from mlmc_dropout.result.text import passes_in_words, plain_passes
+from mlmc_dropout.result.text import worth_sentence
 
 __all__ = [
     "beside_labels",
@@ -145,9 +145,8 @@ def finish(out: Path, result: Result, info: Mapping[str, Any], x: Any, page: boo
             output.say(sentence)
     if sentence := beside_labels(result, x):
         output.say(sentence)
-    if result.method != "pooled":
-        worth = [passes_in_words(needed) for needed in plain_passes(result)]
-        output.say(f"As good as {worth[0]} passes of plain Monte Carlo for the mean, {worth[1]} for the variance.")
+    if worth := worth_sentence(result):
+        output.say(f"{worth[0].upper()}{worth[1:]}.")
     if "decision" in result.quantities:
         _show_decisions(result, info.get("asked", {}), names, output)
     for warning in info.get("warnings", ()):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from mlmc_dropout.groups import GroupBlock
 from mlmc_dropout.methods.states import Block
 from mlmc_dropout.methods.tails import Trust
+from mlmc_dropout.methods.worth import Worth
 from mlmc_dropout.quantities.base import QuantityEstimate
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
@@ -100,6 +101,7 @@ class Estimates:
     freedom: Array | None = None  # degrees of freedom of the standard errors of the mean, where the method knows them
     variance_freedom: float | None = None  # the same of the variance
     widening: tuple[Array, Array] | None = None  # factors in both standard errors for tails that few samples show
+    worth: Worth | None = None  # squared errors beside those of plain averaging; None: the method does not tell
 
 
 class MethodSpec(Protocol):

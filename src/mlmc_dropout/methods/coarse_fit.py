@@ -15,9 +15,10 @@ from mlmc_dropout.methods.coarse_rows import DESIGN
 from mlmc_dropout.methods.designs import Joint, coefficients
 from mlmc_dropout.methods.states import merge_states
 from mlmc_dropout.methods.tails import Trust, trust
+from mlmc_dropout.methods.worth import Worth, errors_doubted, excess, gain
 from mlmc_dropout.moments import MomentBlock
 
-__all__ = ["CoarseState", "Fitted", "coarse_trust", "level_errors", "level_estimates"]
+__all__ = ["CoarseState", "Fitted", "coarse_trust", "coarse_worth", "level_errors", "level_estimates"]
 
 Array = NDArray[np.float64]
 
@@ -114,14 +115,13 @@ def level_errors(state: CoarseState, fitted: Fitted) -> LevelErrors | None:
 
 
 def level_estimates(
-    state: CoarseState, mean_stderr: Array, variance_stderr: Array, cost: float, coarse_cost: float
+    state: CoarseState, errors2: tuple[Array, Array], cost: float, coarse_cost: float
 ) -> Iterator[LevelEstimate]:
     """Statistics of both levels, for the table of levels.
 
     Args:
         state: Both levels.
-        mean_stderr: Standard errors of the mean.
-        variance_stderr: Standard errors of the variance.
+        errors2: Squared errors of the mean and of the variance.
         cost: Passes spent.
         coarse_cost: c_0, in passes.
 
@@ -134,10 +134,8 @@ def level_estimates(
     assert both.c is not None
     main = both.c.mean[:, :width], both.c.variance[:, :width]
     unknown = np.full_like(main[0], np.nan)
+    fourth = excess(state.passes)
     with np.errstate(invalid="ignore", divide="ignore"):
-        gain = state.passes.variance / cost / np.square(mean_stderr)
-        fourth = state.passes.fourth - np.square(state.passes.variance)
-        gain_V = fourth / cost / np.square(variance_stderr)
         correlation = np.sqrt(np.clip(1 - state.rest.variance / state.passes.variance, 0, 1))
     size = coarse.count * DESIGN
     yield LevelEstimate("coarse", 0, size, size * coarse_cost, *main, unknown, main[1], unknown, unknown)
@@ -153,9 +151,28 @@ def level_estimates(
         fourth,
         state.passes.kurtosis,
         correlation=correlation,
-        gain=gain,
-        gain_V=gain_V,
+        gain=gain(state.passes.variance, errors2[0], cost),
+        gain_V=gain(fourth, errors2[1], cost),
     )
+
+
+def coarse_worth(state: CoarseState, errors2: tuple[Array, Array], groups: int) -> Worth:
+    """Squared errors beside those of plain averaging.
+
+    Args:
+        state: Both levels.
+        errors2: Squared errors of the mean and of the variance.
+        groups: Groups that tell the second.
+
+    Returns:
+        Both.
+    """
+    assert state.passes is not None and state.rest is not None
+    doubts = (
+        errors_doubted(state.rest.kurtosis, state.rest.count - 1),
+        np.maximum(errors_doubted(state.passes.kurtosis, state.passes.count - 1), np.sqrt(2.0 / max(groups - 1, 1))),
+    )
+    return Worth.of(state.passes.variance, excess(state.passes), *errors2, doubts, state.passes.count)
 
 
 def coarse_trust(state: CoarseState, variance: Array, mean_stderr: Array, variance_stderr: Array) -> Trust:

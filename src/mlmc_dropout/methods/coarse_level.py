@@ -32,6 +32,7 @@ from mlmc_dropout.methods.coarse_fit import (
     CoarseState,
     Fitted,
     coarse_trust,
+    coarse_worth,
     level_errors,
     level_estimates,
 )
@@ -39,7 +40,7 @@ from mlmc_dropout.methods.coarse_rows import DESIGN, CoarseRows, both_levels, co
 from mlmc_dropout.methods.designs import Joint
 from mlmc_dropout.methods.prepared_rows import selected
 from mlmc_dropout.methods.states import Block, from_blocks, states_beside
-from mlmc_dropout.methods.tails import widened_for_tails
+from mlmc_dropout.methods.tails import student_factor, widened_for_tails
 from mlmc_dropout.moments import MomentBlock
 from mlmc_dropout.quantities.jackknife import jackknife, plug_in
 from mlmc_dropout.quantities.questions import Observation
@@ -314,6 +315,9 @@ class BoundCoarseLevel(NoRefinement):
         cost = float(done["passes"])
         plain = GroupBlock(groups.counts, groups.means[..., self._own_columns()])
         assert state.passes is not None and state.rest is not None
+        student = student_factor(len(groups.counts))
+        errors2 = np.square(mean_stderr / student) if errors is None else errors.fine + errors.coarse
+        both = errors2, np.square(variance_stderr / student)
         variance_stderr = variance_stderr * widened_for_tails(state.passes)
         return Estimates(
             mean,
@@ -321,13 +325,14 @@ class BoundCoarseLevel(NoRefinement):
             mean_stderr,
             variance_stderr,
             cost,
-            levels=tuple(level_estimates(state, mean_stderr, variance_stderr, cost, self.coarse_cost)),
+            levels=tuple(level_estimates(state, both, cost, self.coarse_cost)),
             notes=tuple(self._notes(done)),
             overhead=self.overhead,
             trust=coarse_trust(state, variance, mean_stderr, variance_stderr),
             groups=plain,
             freedom=None if errors is None else errors.freedom,
             variance_freedom=float(len(groups.counts) - 1),
+            worth=coarse_worth(state, both, len(groups.counts)),
         )
 
     def _own_columns(self) -> slice:

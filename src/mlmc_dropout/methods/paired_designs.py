@@ -30,6 +30,7 @@ from mlmc_dropout.methods.running import main_numbers, means_of
 from mlmc_dropout.methods.states import Block, from_blocks, states_beside
 from mlmc_dropout.methods.tails import Trust, student_factor, trust, widened_for_scale, widened_for_skewness
 from mlmc_dropout.methods.wide_designs import fold_designs
+from mlmc_dropout.methods.worth import Worth, errors_doubted, excess, gain
 from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.memory import return_freed_memory
 from mlmc_dropout.sampling.source import BLOCK, Source
@@ -249,6 +250,7 @@ class BoundDesigns(NoRefinement):
             mean_samples=found.designs,
             shown=shown,
             widening=widening,
+            worth=_worth(state, found),
         )
 
     def _shown(self, state: DesignState) -> Array | None:
@@ -259,12 +261,9 @@ class BoundDesigns(NoRefinement):
         return np.where(known > 0, 1.0 + state.estimates.c.mean / np.where(known > 0, known, 1.0), 1.0)
 
     def _levels(self, state: DesignState, found: Summary, cost: float) -> Iterator[LevelEstimate]:
-        full, s2 = state.passes, state.s2
-        rest, mu2, error2_v = state.rest or full, found.variance, found.error2_variance
+        full, error2_v = state.passes, found.error2_variance
+        rest, (spread, excess_V) = state.rest or full, _plain(state)
         with np.errstate(invalid="ignore", divide="ignore"):
-            gain = mu2 / cost / found.error2_mean
-            mu4 = full.fourth + 6 * full.variance * s2.mean + 3 * s2.mean**2  # of a pass with its last masks drawn
-            gain_V = (mu4 - mu2**2) / cost / error2_v
             correlation = np.sqrt(np.clip(1 - rest.variance / full.variance, 0, 1))
         if self.has_surrogate:
             known = self.known_variance
@@ -278,12 +277,12 @@ class BoundDesigns(NoRefinement):
             rest.mean,
             rest.variance,
             rest.kurtosis,
-            mu2,
+            found.variance,
             error2_v * cost,
             full.kurtosis,
             correlation=correlation if self.has_surrogate else None,
-            gain=gain,
-            gain_V=gain_V,
+            gain=gain(spread, found.error2_mean, cost),
+            gain_V=gain(excess_V, error2_v, cost),
         )
 
     def _notes(self) -> Iterator[str]:
@@ -335,6 +334,25 @@ def _standard_errors(
         of_mean = widened_for_skewness(state.mean_left, passes)
         of_variance = of_variance * widened_for_skewness(state.variance_left, passes, power=2)
     return mean * of_mean, variance * of_variance, (of_mean, of_variance)
+
+
+def _plain(state: DesignState) -> tuple[Array, Array]:
+    """μ2 and μ4 − μ2² of a pass with all its masks drawn, as the passes show them.
+
+    What the last masks add to h is taken to be Gaussian, of variance E s².
+    """
+    h, s2 = state.passes, state.s2.mean
+    return h.variance + s2, excess(h) + 4.0 * h.variance * s2 + 2.0 * np.square(s2)
+
+
+def _worth(state: DesignState, found: Summary) -> Worth:
+    """Squared errors beside those of plain averaging."""
+    mean_left, variance_left = state.mean_left or state.passes, state.variance_left or state.passes
+    doubts = (
+        errors_doubted(mean_left.kurtosis, found.designs - 1),
+        errors_doubted(variance_left.kurtosis, found.samples - 1),
+    )
+    return Worth.of(*_plain(state), found.error2_mean, found.error2_variance, doubts, found.samples)
 
 
 def _trust(state: DesignState, found: Summary, mean_stderr: Array, variance_stderr: Array) -> Trust:

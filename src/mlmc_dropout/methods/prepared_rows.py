@@ -102,7 +102,7 @@ class PreparedRows:
             The joint part.
         """
         pairs = zip(self.heads, other.heads, strict=True)
-        heads = tuple(Head(a.site, torch.cat([a.jacobian, b.jacobian])) for a, b in pairs)
+        heads = tuple(mine.joined(theirs) for mine, theirs in pairs)
         surrogate = self.surrogate
         if surrogate is not None:
             surrogate = type(surrogate).beside([surrogate, other.surrogate])  # type: ignore[list-item]
@@ -160,7 +160,7 @@ class PreparedRows:
 
         sites = [head.site.index for head in self.heads]
         companion = () if self.surrogate is None else (type(self.surrogate).__name__, *self.surrogate.tensors)
-        known = *(head.jacobian for head in self.heads), *companion, *source.batch.values
+        known = *(tensor for head in self.heads for tensor in head.tensors), *companion, *source.batch.values
         name = f"passes with heads at {sites}{', and as they are' if needs_whole else ''}"
         found = [as_array(t) for t in source.program.run_cached(values, (name, *known), masks)]
         h, *rest = found
@@ -170,7 +170,7 @@ class PreparedRows:
 
 
 def check_squares(source: Source, outputs: Array, *squares: Array) -> None:
-    """Refuse outputs whose squares do not fit the type that expansions and averages over masks are computed in.
+    """Refuse outputs whose squares do not fit double precision.
 
     Args:
         source: The passes of some rows.
@@ -178,15 +178,13 @@ def check_squares(source: Source, outputs: Array, *squares: Array) -> None:
         *squares: What was computed of squares of outputs.
 
     Raises:
-        ModelError: If they are too large; plain passes are squared in double precision and would do.
+        ModelError: If they are too large.
     """
     if all(np.isfinite(values.sum()) for values in squares):
         return
-    dtype = torch.promote_types(source.sampler.dtype or torch.float32, torch.float32)
-    largest, name = np.abs(outputs).max(), str(dtype).removeprefix("torch.")
     raise ModelError(
-        f"outputs of size {largest:.1e} have squares that {name} cannot hold, which the expansion in the masks and "
-        "averages over them need; use model.double(), scale the outputs, or use method='pooled'"
+        f"outputs of size {np.abs(outputs).max():.1e} have squares that float64 cannot hold, which their variance "
+        "needs; scale the outputs"
     )
 
 

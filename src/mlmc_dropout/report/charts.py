@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -327,6 +328,7 @@ def cost_bars(comparison: Comparison) -> Figure:
         ("Plain, same error of the mean", comparison.plain_mean, passes_in_words(comparison.plain_mean)),
         ("Plain, same error of the variance", comparison.plain_variance, passes_in_words(comparison.plain_variance)),
     ]
+    items = [item for item in items if not math.isnan(item[1])]
     return Figure(
         [bars(size, items) for size in (WIDE, NARROW)],
         "Passes per input for the average squared standard error reached here"

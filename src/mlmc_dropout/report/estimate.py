@@ -221,8 +221,14 @@ def _settled(folder: Folder, found: Predictions | None) -> list[Card]:
 def _worth(result: Result, comparison: Comparison) -> list[Card]:
     if result.method == "pooled":
         return []
-    detail = f"in passes of plain averaging; {ratio(comparison.gain_variance)} for the variance"
-    return [Card(ratio(comparison.gain_mean), "Worth of a pass", detail)]
+    if comparison.unknown:
+        return [Card("–", "Worth of a pass", "not known: the passes tell too little")]
+    detail = f"in passes of plain averaging; {_known_ratio(comparison.gain_variance)} for the variance"
+    return [Card(_known_ratio(comparison.gain_mean), "Worth of a pass", detail)]
+
+
+def _known_ratio(value: float) -> str:
+    return "not known" if np.isnan(value) else ratio(value)
 
 
 def _side_by_side(folder: Folder) -> Section:
@@ -241,20 +247,33 @@ def _side_by_side(folder: Folder) -> Section:
 
 
 def _cost(comparison: Comparison) -> Section:
-    if comparison.gain_mean >= 1:
+    if comparison.unknown:
         text = (
-            f"Plain averaging would need {passes_in_words(comparison.plain_mean)} passes per input for the same error "
-            f"of the mean ({ratio(comparison.gain_mean)}); for the variance "
-            f"{passes_in_words(comparison.plain_variance)} ({ratio(comparison.gain_variance)})."
+            "How many passes plain averaging would need for the same errors is not known: there are too few passes, or "
+            "too rare events in them, to tell."
         )
-    else:
+        return Section("cost", "Cost beside plain Monte Carlo", [Text(text)])
+    if comparison.gain_mean < 1:
         text = (
             f"Plain averaging would reach the same error of the mean with {short(comparison.plain_mean)} passes per "
             f"input instead of {passes(comparison.cost)}, and that of the variance with "
-            f"{short(comparison.plain_variance)}: here this method costs more than it gives."
+            f"{_in_words(comparison.plain_variance)}: here this method costs more than it gives."
         )
-    basis = "Estimated from this run's own variance of a pass; for the variance, passes are taken as Gaussian."
+    else:
+        text = (
+            f"Plain averaging would need {_in_words(comparison.plain_mean)} per input for the same error of the "
+            f"mean ({_known_ratio(comparison.gain_mean)}); for the variance {_in_words(comparison.plain_variance)} "
+            f"({_known_ratio(comparison.gain_variance)})."
+        )
+    basis = (
+        "Both errors are estimated from the passes of this run, with the spread and the tails that these show. What "
+        "standard errors allow for few passes or rare masks is left out on both sides."
+    )
     return Section("cost", "Cost beside plain Monte Carlo", [Text(text), charts.cost_bars(comparison), Text(basis)])
+
+
+def _in_words(plain: float) -> str:
+    return "an unknown number of passes" if np.isnan(plain) else f"{passes_in_words(plain)} passes"
 
 
 def _settings(folder: Folder) -> Section:

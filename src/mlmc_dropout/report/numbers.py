@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,6 @@ from numpy.typing import NDArray
 
 from mlmc_dropout.result import Result
 from mlmc_dropout.result.arrays import leaves
-from mlmc_dropout.result.text import plain_passes
 
 __all__ = ["Comparison", "Matrices", "average", "compare", "matrices", "matrix"]
 
@@ -104,13 +104,18 @@ class Comparison:
 
     Attributes:
         cost: Passes per input spent here.
-        plain_mean: Passes per input for the same error of the mean.
-        plain_variance: Passes per input for the same error of the variance.
+        plain_mean: Passes per input for the same error of the mean; NaN where the passes tell too little.
+        plain_variance: Passes per input for the same error of the variance; NaN likewise.
     """
 
     cost: float
     plain_mean: float
     plain_variance: float
+
+    @property
+    def unknown(self) -> bool:
+        """Whether the passes tell nothing about either."""
+        return math.isnan(self.plain_mean) and math.isnan(self.plain_variance)
 
     @property
     def gain_mean(self) -> float:
@@ -132,4 +137,4 @@ def compare(result: Result) -> Comparison:
     Returns:
         Passes spent, and those of plain Monte Carlo for the same standard errors.
     """
-    return Comparison(result.cost, *plain_passes(result))
+    return Comparison(result.cost, *result.plain_passes)

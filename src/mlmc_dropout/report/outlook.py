@@ -63,7 +63,7 @@ def _about_errors(folder: Folder, m: Matrices) -> Iterator[str]:
     needed = _to_tolerance(folder, m)
     if needed is not None:
         yield f"The tolerance needs about {short(needed)} passes per input in all{_time(folder, needed)}."
-    if largest > 0 and compare(result).gain_mean < NOTHING_LEFT:
+    if largest > 0 and not compare(result).gain_mean >= NOTHING_LEFT:
         yield (
             f"Half the largest error of {what} ({short(largest / 2, 2)} instead of {short(largest, 2)}) for "
             f"{passes(4 * result.cost)} passes per input{_time(folder, 4 * result.cost)}: standard errors fall with "

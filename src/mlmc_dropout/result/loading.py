@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,16 @@ def _rebuild(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Result:
         structure=structure,
         quantities=quantities,
         passes=arrays.get("passes"),
+        plain_passes=_plain_passes(header),
     )
+
+
+def _plain_passes(header: dict[str, Any]) -> tuple[float, float]:
+    """Those of both moments; unknown in files of earlier versions."""
+    mean, variance = (math.nan if each is None else each for each in header.get("plain_passes", (None, None)))
+    if not all(isinstance(each, (int, float)) and not each < 0 for each in (mean, variance)):
+        raise ValueError("passes of plain averaging that are no numbers")
+    return mean, variance
 
 
 def _check_contents(header: dict[str, Any], arrays: dict[str, NDArray[Any]], structure: Structure) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +52,7 @@ def save_result(result: Result, path: str | os.PathLike[str]) -> Path:
     header = {
         "format": FORMAT,
         "cost": result.cost,
+        "plain_passes": [None if math.isnan(passes) else passes for passes in result.plain_passes],
         "status": result.status.name,
         "method": result.method,
         "seed": result.seed,

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mlmc_dropout import theory
 from mlmc_dropout.quantities.base import QuantityEstimate
-from mlmc_dropout.result.arrays import as_matrix, leaves
+from mlmc_dropout.result.arrays import leaves
 
 if TYPE_CHECKING:
     from mlmc_dropout.result.value import LevelStats, Result
 
-__all__ = ["SETTLED", "level_table", "passes_in_words", "plain_passes", "summary_lines", "unreliable", "variance_rates"]
+__all__ = [
+    "SETTLED",
+    "level_table",
+    "passes_in_words",
+    "summary_lines",
+    "unreliable",
+    "variance_rates",
+    "worth_sentence",
+]
 
 SETTLED = 0.99  # confidence from which on a label is taken as settled
 
@@ -39,27 +47,32 @@ def unreliable(mean: NDArray[np.bool_], variance: NDArray[np.bool_]) -> str:
     )
 
 
-def plain_passes(result: Result) -> tuple[float, float]:
-    """Passes per input with which plain Monte Carlo would reach the standard errors of a result.
-
-    For the mean c = Σ μ2 / Σ stderr². For the variance c solves Σ Var V(c) = Σ stderr² with μ4 = 3 μ2² (the closure:
-    passes are taken as Gaussian), hence c = 2 Σ μ2² / Σ stderr² + 1. Sums are over inputs and components.
+def worth_sentence(result: Result) -> str:
+    """How many passes of plain averaging a result is as good as, as far as its passes tell.
 
     Args:
-        result: The result; one of plain Monte Carlo needs what it spent.
+        result: The result.
 
     Returns:
-        Both numbers, for the mean and for the variance; infinite where nothing is left to chance.
+        The end of a sentence; empty for plain averaging itself.
     """
     if result.method == "pooled":
-        return result.cost, result.cost
-    names = ("variance", "mean_stderr", "variance_stderr")
-    variance, mean_stderr, variance_stderr = (as_matrix(getattr(result, name)) for name in names)
-    mu2 = np.maximum(variance, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        for_mean = mu2.sum() / np.square(mean_stderr).sum()
-        for_variance = (theory.closure(mu2) - np.square(mu2)).sum() / np.square(variance_stderr).sum() + 1
-    return float(for_mean), float(for_variance)
+        return ""
+    mean, variance = result.plain_passes
+    if math.isnan(mean) and math.isnan(variance):
+        return (
+            "how many passes of plain Monte Carlo this is as good as cannot be told: too few passes, or too rare events"
+        )
+    if math.isnan(mean) or math.isnan(variance):
+        known, other = ("variance", "mean") if math.isnan(mean) else ("mean", "variance")
+        passes = passes_in_words(variance if math.isnan(mean) else mean)
+        return (
+            f"as good as {passes} passes of plain Monte Carlo for the {known}; for the {other} that cannot be told yet"
+        )
+    return (
+        f"as good as {passes_in_words(mean)} passes of plain Monte Carlo for the mean, {passes_in_words(variance)} for "
+        "the variance"
+    )
 
 
 def _finite_mean(value: Any) -> float:
@@ -91,9 +104,8 @@ def summary_lines(result: Result) -> list[str]:
         f"  variance  {_finite_mean(result.variance): .6g}  ± {_finite_mean(result.variance_stderr):.2g}",
     ]
     lines += _quantity_lines(result.quantities)
-    if result.method != "pooled":
-        worth = [passes_in_words(passes) for passes in plain_passes(result)]
-        lines.append(f"  as good as {worth[0]} passes of plain Monte Carlo for the mean, {worth[1]} for the variance")
+    if worth := worth_sentence(result):
+        lines.append(f"  {worth}")
     if result.S2_mean is not None:
         lines.append(
             f"  paper's S²: mean {_finite_mean(result.S2_mean):.3g}, variance {_finite_mean(result.S2_variance):.3g}"

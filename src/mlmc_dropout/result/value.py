@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -103,6 +104,9 @@ class Result:
         variance_reliable: The same for ``variance_stderr``.
         quantities: What was asked beside mean and variance, by name; ``result["entropy"]`` is one of them.
         passes: Passes spent on each input, (N,); the cost everywhere by default.
+        plain_passes: Passes per input with which plain Monte Carlo would have the same average squared errors of the
+            mean, and of the variance, as the passes of this run show both; NaN where they tell too little, infinite
+            where nothing is left to chance. Allowances in standard errors for few passes and rare masks do not count.
     """
 
     mean: Any
@@ -123,6 +127,7 @@ class Result:
     variance_reliable: Any = None
     quantities: Mapping[str, QuantityEstimate] = field(default_factory=dict)
     passes: Any = None
+    plain_passes: tuple[float, float] = (math.nan, math.nan)
 
     def __post_init__(self) -> None:
         if self.passes is None:

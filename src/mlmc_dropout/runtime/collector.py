@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from mlmc_dropout.errors import ModelError
 from mlmc_dropout.methods.base import Estimates, LevelEstimate, Method
+from mlmc_dropout.methods.worth import plain_passes
 from mlmc_dropout.quantities.base import QuantityEstimate
 from mlmc_dropout.quantities.questions import Observation
 from mlmc_dropout.quantities.storage import FIELDS
@@ -50,7 +52,7 @@ class ResultCollector:
         self.stopped = False  # by the user
         self._finished: dict[int, Outcome] = {}
         self._base = 0  # number of the first batch
-        self._first: tuple[Method, Observation, int] | None = None
+        self._first: tuple[Method, Observation, int, bool] | None = None
         self._remarks: dict[str, None] = {}  # on the model, every one once
 
     def open(self, run: Run) -> None:
@@ -74,7 +76,7 @@ class ResultCollector:
         self.active.append(run)
         self._remarks.update(dict.fromkeys(program.notes))
         if self._first is None:
-            self._first = run.method, observation, run.source.seed
+            self._first = _facts_of(run)
 
     def close(self, run: Run) -> None:
         """A batch is finished: keep its outcome, let go of everything else.
@@ -86,7 +88,7 @@ class ResultCollector:
         self.active.remove(run)
         self._finished[run.index] = run.outcome
         if run.index == self._base:  # by now its ladder has grown
-            self._first = run.method, run.source.observation, run.source.seed
+            self._first = _facts_of(run)
 
     def outcomes(self, status: Status) -> list[Outcome]:
         """Of all batches up to the first that has nothing to tell; unfinished ones get ``status``.
@@ -122,8 +124,9 @@ class ResultCollector:
             rows = sum(len(part.estimates.mean) for part in parts)
             covered = f"The result covers the first {rows} inputs." if len(parts) > 1 else ""
             parts[-1] = replace(parts[-1], status=status)
-        method, observation, seed = self._first
-        return assemble(method, parts, observation, seed, [covered, *self._remarks, *notes], **facts)
+        method, observation, seed, shared = self._first
+        remarks = [covered, *self._remarks, *notes]
+        return assemble(method, parts, observation, seed, remarks, shared=shared, **facts)
 
 
 def assemble(
@@ -132,6 +135,8 @@ def assemble(
     observation: Observation,
     seed: int,
     notes: Sequence[str] = (),
+    *,
+    shared: bool = False,
     **facts: Any,
 ) -> Result:
     """The result of all batches: arrays one after the other, the least fortunate status, every remark once.
@@ -142,6 +147,7 @@ def assemble(
         observation: What was asked of the passes.
         seed: The seed.
         notes: Further remarks.
+        shared: Whether all inputs have the same masks.
         **facts: Further metadata.
 
     Returns:
@@ -159,6 +165,7 @@ def assemble(
         **arrays,
         cost=_average(passes),
         passes=passes,
+        plain_passes=_plain_passes(method, found, _average(passes), shared),
         levels=levels,
         status=max((part.status for part in parts), key=order.index),
         method=method.name,
@@ -170,6 +177,20 @@ def assemble(
         variance_reliable=structure.unflatten(reliable[1]),
         quantities=_quantities(found),
     )
+
+
+def _facts_of(run: Run) -> tuple[Method, Observation, int, bool]:
+    """Method, what was asked, seed, and whether all inputs have the same masks."""
+    source = run.source
+    return run.method, source.observation, source.seed, source.sampler.masks == "shared"
+
+
+def _plain_passes(method: Method, found: Sequence[Estimates], cost: float, shared: bool) -> tuple[float, float]:
+    """Passes of plain averaging for the same errors; NaN where that is not known."""
+    if method.name == "pooled":
+        return cost, cost
+    parts = [each.worth for each in found if each.worth is not None]
+    return plain_passes(parts, shared) if len(parts) == len(found) else (math.nan, math.nan)
 
 
 def _quantities(found: Sequence[Estimates]) -> dict[str, QuantityEstimate]:

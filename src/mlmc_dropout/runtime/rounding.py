@@ -66,10 +66,12 @@ def at_precision(found: Estimates, dtype: torch.dtype | None) -> Estimates:
         "variances are lost in rounding. If they should differ, use model.double()."
     )
     notable = (off.lost & (np.abs(found.mean) > OFFSET)).any()
+    mean, variance = np.minimum(off.mean, off.plain_mean), np.minimum(off.variance, off.plain_variance)
     return replace(
         found,
-        mean_stderr=np.maximum(found.mean_stderr, np.minimum(off.mean, off.plain_mean)),
-        variance_stderr=np.maximum(found.variance_stderr, np.minimum(off.variance, off.plain_variance)),
+        mean_stderr=np.maximum(found.mean_stderr, mean),
+        variance_stderr=np.maximum(found.variance_stderr, variance),
+        worth=None if found.worth is None else found.worth.at_least(np.square(mean), np.square(variance)),
         notes=(*found.notes, note) if notable else found.notes,
     )
 

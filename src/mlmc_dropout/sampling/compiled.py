@@ -55,7 +55,9 @@ def loops(units: int, device: torch.device) -> ModuleType | None:
 def _loaded() -> ModuleType | None:
     with _LOCK:
         try:
-            return importlib.import_module("mlmc_dropout.sampling.compiled_loops")
+            module = importlib.import_module("mlmc_dropout.sampling.compiled_loops")
+            module.compile_all()  # now, because files of machine code may be damaged, or not be written
+            return module
         except Exception:  # not installed, or in a state that must not stop a run: torch draws the same bits
             return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-__all__ = ["keep_bits", "place_designs"]
+__all__ = ["compile_all", "keep_bits", "place_designs"]
 
 _BLOCK = 512  # words that are worked on together: they stay in the nearest cache
 _U64 = np.uint64
@@ -124,3 +124,10 @@ def place_designs(  # type: ignore[no-untyped-def]
                         block[top, u] = marked
                     else:
                         block[spot[u], u] = marked
+
+
+def compile_all() -> None:
+    """Call the loops once, on as little as possible, so that whatever can go wrong with compiling does."""
+    key = np.zeros(1, np.uint64)
+    keep_bits(0, 1, 0, 1, key, key, 1, _U64(0), True, np.empty((1, 1), np.uint64))
+    place_designs(0, 1, 0, 1, key[:, None], key, key, 1, _U64(0), 0, np.empty((1, 1, 1), np.uint8))

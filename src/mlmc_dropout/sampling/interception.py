@@ -27,6 +27,9 @@ __all__ = ["Interceptor", "Normalised", "apply_mask"]
 _ALPHA = 1.7580993408473766  # minus the limit of SELU at −∞, as in torch
 _HAS_ONEDNN_LINEAR = hasattr(torch.ops.mkldnn, "_linear_pointwise")  # what torch.compile calls for linear maps
 _WIDE = 8  # inputs and outputs below which a product is no work for oneDNN
+_DEEP = (
+    8192  # inputs up to which its threads do not share the sum of a row (seen above 16384): bits would depend on them
+)
 _ROWS = 16  # linear maps are computed for multiples of so many rows
 
 
@@ -248,7 +251,14 @@ def _onednn_pays(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether oneDNN computes a linear map; the number of rows does not count, so that all parts are computed alike."""
     given = [weight] if bias is None else [weight, bias]
     plain = all(type(t) in (Tensor, nn.Parameter) and t.dtype == torch.float32 for t in given)
-    return plain and min(weight.shape) >= _WIDE and _suits_onednn(input) and _HAS_ONEDNN_LINEAR
+    plain = plain and not torch.is_autocast_enabled("cpu")  # which would compute torch's own in half precision
+    return (
+        plain
+        and min(weight.shape) >= _WIDE
+        and weight.shape[1] <= _DEEP
+        and _suits_onednn(input)
+        and _HAS_ONEDNN_LINEAR
+    )
 
 
 def _by_onednn(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -4,4 +4,5 @@
 ``quadratic``     the second order, in the few directions in which the gradient changes most
 ``linear_head``   the last dropout, averaged out where only linear operations follow
 ``derivatives``   gradients of outputs with respect to masks; ``affine_check`` tells where outputs are affine
+``scale``         powers of two by which numbers are divided before they are squared
 """

@@ -22,6 +22,7 @@ from mlmc_dropout.sampling.sampler import DropoutSampler, Program
 from mlmc_dropout.sampling.sites import MaskApplier, Site, full_shape
 from mlmc_dropout.surrogates.affine_check import only_linear
 from mlmc_dropout.surrogates.derivatives import count_cost, differentiate, expandable
+from mlmc_dropout.surrogates.scale import binary_scale, sum_of_squares
 
 __all__ = [
     "Expansion",
@@ -76,7 +77,7 @@ class Expansion:
     Attributes:
         sites: The sites of the program.
         gradients: g per site, (rows, width, units), or ``None``.
-        variance: Var G = Σ g² p (1−p), (rows, width).
+        variance: Var G = Σ g² p (1−p), (rows, width), in double precision.
     """
 
     sites: tuple[Site, ...]
@@ -140,8 +141,11 @@ class Expansion:
         Returns:
             The sums, (passes, rows, width).
         """
-        pairs = zip(self.sites, self.gradients, strict=True)
-        return self._contract(masks, [None if g is None else (2 * s.p - 1) * g.square() for s, g in pairs], rows)
+        pairs = [(s, g) for s, g in zip(self.sites, self.gradients, strict=True)]
+        sizes = [g.abs().amax(dim=-1) for _, g in pairs if g is not None]
+        scale = binary_scale(torch.stack(sizes).amax(dim=0)) if sizes else torch.ones_like(self.variance)
+        squares = [None if g is None else (2 * s.p - 1) * (g / scale[..., None]).square() for s, g in pairs]
+        return self._contract(masks, squares, rows).double() * scale.double().square()
 
     def _contract(self, masks: Sequence[Tensor | None], coefficients: Sequence[Tensor | None], rows: int) -> Tensor:
         if all(mask is None or c is None for mask, c in zip(masks, coefficients, strict=True)):
@@ -494,11 +498,11 @@ def expansion_of(
     averaged_out = averaged_out or {}
     gradients: list[Tensor | None] = []
     known = next((g.shape[1] for g in derivatives.in_masks if g is not None), program.structure.width)
-    variance = torch.zeros(derivatives.rows, known, device=derivatives.device)
+    variance = torch.zeros(derivatives.rows, known, device=derivatives.device, dtype=torch.float64)
     for site, g in zip(program.sites, derivatives.in_masks, strict=True):
         if g is not None and site.index in averaged_out:
             g = g * ~averaged_out[site.index][None, :, None]
         gradients.append(g)
         if g is not None:
-            variance = variance + g.square().sum(dim=-1) * (site.p * (1.0 - site.p))
+            variance = variance + sum_of_squares(g) * (site.p * (1.0 - site.p))
     return Expansion(program.sites, tuple(gradients), variance)

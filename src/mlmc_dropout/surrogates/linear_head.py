@@ -9,7 +9,7 @@ the masks of a site, they need not be drawn at all: h is the pass that has them 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,11 +23,13 @@ from mlmc_dropout.sampling.sampler import DropoutSampler, Program
 from mlmc_dropout.sampling.sites import Site
 from mlmc_dropout.surrogates.derivatives import expandable
 from mlmc_dropout.surrogates.linear import Linearisation, SiteProbe, by_row
+from mlmc_dropout.surrogates.scale import binary_scale, is_usual
 
 __all__ = ["Head", "heads_of", "held_sites", "outputs_by_head", "reduced_passes", "whole_and_reduced_passes"]
 
 _CHECKS = 2  # random passes that confirm that a head is affine
 _CHECK_ROWS = 8
+_TINY = 1e-300
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +39,40 @@ class Head:
     Attributes:
         site: The site.
         jacobian: ∂output/∂(output of the site), (rows, width, units); zero for the other outputs.
+        outer: A power of two of the size of the jacobian, (rows, width).
+        inner: The same of what units contribute to the output, over the jacobian, (rows, 1).
+        usual: Whether all of these are 1, since squares fit anyhow.
     """
 
     site: Site
     jacobian: Tensor
+    outer: Tensor
+    inner: Tensor
+    usual: bool
+
+    @classmethod
+    def of(cls, site: Site, jacobian: Tensor, in_masks: Tensor | None) -> Head:
+        """With the powers of two that squares need.
+
+        Args:
+            site: The site.
+            jacobian: ∂output/∂(output of the site), zero for outputs that it is not the head of.
+            in_masks: ∂output/∂(keep bits of the site) at the mean mask, which tells the size of the units.
+
+        Returns:
+            The head.
+        """
+        size = jacobian.abs().amax(dim=-1)
+        effect = size if in_masks is None else in_masks.abs().amax(dim=-1)
+        outer = binary_scale(size)
+        inner = torch.where(size > 0, effect / size.clamp_min(torch.finfo(size.dtype).tiny), 0.0)
+        inner = binary_scale(inner.amax(dim=-1, keepdim=True))
+        return cls(site, jacobian, outer, inner, is_usual(outer) and is_usual(inner))
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What passes with the head averaged out depend on."""
+        return (self.jacobian,) if self.usual else (self.jacobian, self.outer, self.inner)
 
     @property
     def outputs(self) -> Tensor:
@@ -56,7 +88,46 @@ class Head:
         Returns:
             Their head.
         """
-        return Head(self.site, self.jacobian[rows])
+        return Head(self.site, self.jacobian[rows], self.outer[rows], self.inner[rows], self.usual)
+
+    def joined(self, other: Head) -> Head:
+        """The head at these rows and at others.
+
+        Args:
+            other: The same head at other rows.
+
+        Returns:
+            The head at all of them.
+        """
+        jacobian, outer, inner = (
+            torch.cat([getattr(self, name), getattr(other, name)]) for name in ("jacobian", "outer", "inner")
+        )
+        return Head(self.site, jacobian, outer, inner, self.usual and other.usual)
+
+    def for_outputs(self, outputs: Tensor) -> Head:
+        """The head of some of its outputs only.
+
+        Args:
+            outputs: Which, bool (width,).
+
+        Returns:
+            Their head.
+        """
+        return replace(self, jacobian=self.jacobian * outputs[None, :, None])
+
+    def variance(self, z: Tensor) -> Tensor:
+        """Σ (jacobian z)², in double precision.
+
+        Args:
+            z: Slopes of the units in their keep bits, (rows, units).
+
+        Returns:
+            The sums, (rows, width).
+        """
+        if self.usual:
+            return _per_row(self.jacobian.square(), z.square()).double()
+        scaled = _per_row((self.jacobian / self.outer[..., None]).square(), (z / self.inner).square())
+        return scaled.double() * (self.outer.double() * self.inner.double()).square()
 
 
 def outputs_by_head(heads: Sequence[Head]) -> dict[int, Tensor]:
@@ -144,7 +215,8 @@ def heads_of(
         taken, outputs = (outputs, outputs) if taken is None else (taken | outputs, outputs & ~taken)
         outputs = outputs & affine.to(outputs.device)
         if outputs.any():
-            heads.append(Head(site, jacobian * outputs[None, :, None]))
+            slopes = derivatives.in_masks[site.index]
+            heads.append(Head.of(site, jacobian * outputs[None, :, None], slopes))
     proved = program.facts.setdefault("heads", {})  # by site, the outputs that were looked at, and those that passed
     confirmed = []
     for head in heads:
@@ -153,7 +225,7 @@ def heads_of(
             affine = _prove(sampler, program, batch, head, seed)
             proved[head.site.index] = head.outputs, affine
         if (head.outputs & affine).any():
-            confirmed.append(Head(head.site, head.jacobian * affine[None, :, None]))
+            confirmed.append(head.for_outputs(affine))
     return tuple(confirmed)
 
 
@@ -163,16 +235,15 @@ def _prove(sampler: DropoutSampler, program: Program, batch: Batch, head: Head, 
     Its masks alone are put to their mean, or redrawn: outputs must move by jacobian · slope · (change of masks).
     """
     part = batch[: min(batch.rows, _CHECK_ROWS)]
-    rows = slice(0, part.rows)
     keys = pass_keys(seed, streams.HEAD_CHECK, 0, range(2 * _CHECKS))
     drawn = [sampler.draw(site, keys[:_CHECKS], part.rows, 0) for site in program.sites]
     redrawn = list(drawn)
     held = held_sites(program, [head])
     redrawn[head.site.index] = None if held else sampler.draw(head.site, keys[_CHECKS:], part.rows, 0)
-    head_of_part = [Head(head.site, head.jacobian[rows])]
+    head_of_part = [head.select(torch.arange(part.rows, device=head.jacobian.device))]
     h, s2 = reduced_passes(sampler, program, part, drawn, head_of_part)
     again, _ = reduced_passes(sampler, program, part, redrawn, head_of_part)
-    scale = s2.sqrt().amax(dim=(0, 1)) + h.abs().amax(dim=(0, 1)) * 1e-3 + 1e-30
+    scale = s2.sqrt().amax(dim=(0, 1)) + h.double().abs().amax(dim=(0, 1)) * 1e-3 + _TINY
     limit = 1e-9 if h.dtype == torch.float64 else 2e-4
     return ((h - again).abs().amax(dim=(0, 1)) <= limit * scale) & head.outputs
 
@@ -196,7 +267,7 @@ def reduced_passes(
         heads: The heads; without any, h is the output D and s² is 0.
 
     Returns:
-        h and s², each (passes, rows, width).
+        h and s², each (passes, rows, width), the latter in double precision.
     """
     return whole_and_reduced_passes(sampler, program, batch, masks, heads)[1:]
 
@@ -230,14 +301,14 @@ def whole_and_reduced_passes(
         by_site = [None if m is None else next(remaining) for m in masks]
         with (probe := SiteProbe(program.sites, by_site, {}, fills=False)):
             D = h = sampler.forward(program.model, batch.map(torch.clone, batch.rows))
-        s2 = torch.zeros_like(h)
+        s2 = torch.zeros_like(h, dtype=torch.float64)
         for head in heads:
             site, keep = head.site, by_site[head.site.index]
             z = by_row(slope(site, probe.inputs[site.index])[None], site, batch.rows)[0].to(head.jacobian.dtype)
             if keep is not None:
                 xi = by_row(keep[None], site, batch.rows)[0].to(z.dtype) - (1.0 - site.p)
                 h = h - _per_row(head.jacobian, z * xi)
-            s2 = s2 + (site.p * (1.0 - site.p)) * _per_row(head.jacobian.square(), z.square())
+            s2 = s2 + (site.p * (1.0 - site.p)) * head.variance(z)
         return D, h, s2
 
     with torch.no_grad():

@@ -23,6 +23,7 @@ from mlmc_dropout.sampling.sampler import DropoutSampler, Program
 from mlmc_dropout.sampling.sites import Site, forward_with_masks, full_shape
 from mlmc_dropout.surrogates.derivatives import DerivativeError, Gradients, differentiate, expandable
 from mlmc_dropout.surrogates.linear import PASSES_OF_A_GRADIENT, by_row, cat_or_none, contract, derivative_cost
+from mlmc_dropout.surrogates.scale import binary_scale, is_usual
 
 __all__ = ["DIRECTIONS", "Quadratic", "fit_quadratic", "passes_in_memory"]
 
@@ -40,7 +41,7 @@ class Quadratic:
             ``None``.
         slope: s, the mean gradient along each of them, (rows, width, K).
         curvature: λ, (rows, width, K).
-        variance: Var Q, (rows, width).
+        variance: Var Q, (rows, width), in double precision.
     """
 
     sites: tuple[Site, ...]
@@ -145,6 +146,8 @@ def fit_quadratic(
     # Standardised masks z and the gradients g with respect to them, with all sites concatenated.
     g = torch.cat([gradients[s.index] * scale[s.index] for s in sites], dim=-1)
     z = torch.cat([(by_row(masks[s.index], s, batch.rows) - (1.0 - s.p)) / scale[s.index] for s in sites], dim=-1)
+    unit = binary_scale(g.abs().amax(dim=(0, -1)))  # of the outputs, (rows, width)
+    g = g if is_usual(unit) else g / unit[..., None]
     mean = g.mean(dim=0)
     V = _directions(g - mean, mean)
     B = _curvature(torch.einsum("qnu,nkua->qnka", z, V), torch.einsum("qnku,nkua->qnka", g, V))
@@ -153,7 +156,8 @@ def fit_quadratic(
     parts = iter(V.movedim(-1, -2).flatten(1, 2).split([site.units for site in sites], dim=-1))
     directions = tuple((next(parts) / scale[s.index]).contiguous() if s.index in scale else None for s in program.sites)
     slope = torch.einsum("nku,nkua->nka", mean, V)
-    return Quadratic(program.sites, directions, slope, curvature, _variance(sites, mean, V, curvature)), cost
+    variance = _variance(sites, mean, V, curvature).double() * unit.double().square()
+    return Quadratic(program.sites, directions, slope * unit[..., None], curvature * unit[..., None], variance), cost
 
 
 def _all(outputs: Tensor | None) -> bool:

@@ -13,6 +13,7 @@ from mlmc_dropout import theory
 from mlmc_dropout.groups import GroupBlock
 from mlmc_dropout.methods.base import Estimates, LevelEstimate
 from mlmc_dropout.methods.tails import Trust, trust
+from mlmc_dropout.methods.worth import Worth, errors_doubted
 from mlmc_dropout.moments import MomentBlock
 
 __all__ = ["COST_MODELS", "LevelState", "Levels", "MLMCState", "Summary"]
@@ -109,6 +110,7 @@ class Summary:
             # The mean of V is what estimates the variance.
             trust=Trust(trust(dY[0]).mean, trust(dV[0], are_outputs=False).mean),
             groups=self._groups(),
+            worth=self._worth(np.asarray(truth[0]), np.asarray(truth[1])),
         )
 
     def of_the_mean(self) -> Estimates:
@@ -139,6 +141,15 @@ class Summary:
             trust=Trust(trust(first).mean, trust(first).mean),
             groups=self._groups(),
         )
+
+    def _worth(self, mean: Array, variance: Array) -> Worth:
+        """Squared errors of both beside those of plain averaging, whose moments the first level tells."""
+        first, T = self.states[0], self.fidelities[0]
+        mu2 = first.dV.mean
+        mu4 = theory.fourth_moment(T, mu2, first.dV.variance)
+        doubts = [_doubts([getattr(level, name) for level in self.states]) for name in ("dY", "dV")]
+        fewest = min(level.dY.count for level in self.states)
+        return Worth.of(mu2, mu4 - np.square(mu2), mean, variance, (doubts[0], doubts[1]), fewest)
 
     def _groups(self) -> GroupBlock | None:
         """Telescoping sums of features, group by group; so many groups that every level has replicates of each."""
@@ -184,6 +195,17 @@ class Summary:
 def _kurtosis(block: MomentBlock) -> Array:
     """Fourth moment over squared variance; that of the closure where there are too few samples to tell."""
     return np.where(np.isfinite(block.kurtosis), block.kurtosis, 3.0)
+
+
+def _doubts(increments: Sequence[MomentBlock]) -> Array:
+    """The relative standard error of a sum of squared errors, level by level."""
+    errors2 = [block.variance_of_mean for block in increments]
+    parts = [
+        np.square(error2 * errors_doubted(block.kurtosis, block.count - 1))
+        for error2, block in zip(errors2, increments, strict=True)
+    ]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.nan_to_num(np.sqrt(sum(parts)) / sum(errors2)))
 
 
 def _nested_variance(finest: MomentBlock, increments: list[MomentBlock]) -> Array:

@@ -1,0 +1,117 @@
+"""Linear maps by oneDNN: the bits of a row do not depend on others or on threads, and autocast is left alone."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import mlmc_dropout as md
+from mlmc_dropout.sampling import interception
+from mlmc_dropout.sampling.interception import Interceptor
+
+pytestmark = pytest.mark.skipif(not interception._HAS_ONEDNN_LINEAR, reason="torch without oneDNN's linear maps")
+
+
+@pytest.fixture
+def threads():
+    """Puts back how many threads torch uses."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def linear(x, weight, bias=None):
+    with torch.no_grad(), Interceptor():
+        return F.linear(x, weight, bias)
+
+
+def numbers(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@pytest.mark.parametrize("inputs", [8, 100, 1000, 8192, 20_000])
+def test_a_row_has_the_same_bits_beside_any_others_and_on_any_threads(inputs, threads):
+    x, weight, bias = numbers(300, inputs), numbers(16, inputs), numbers(16)
+    threads(1)
+    expected = linear(x, weight, bias)
+    exact = F.linear(x.double(), weight.double(), bias.double())
+    assert (expected - exact).abs().max() < 1e-5 * exact.abs().max()
+    for count in (1, 2, 4):
+        threads(count)
+        for rows in (1, 17, 100, 300):
+            assert torch.equal(linear(x[:rows], weight, bias), expected[:rows])
+
+
+def test_sums_that_threads_share_would_have_other_bits(threads, monkeypatch):
+    """Negative control: what the limit on the inputs is for, on processors where it is needed."""
+    monkeypatch.setattr(interception, "_DEEP", 1 << 40)
+    x, weight = numbers(300, 20_000), numbers(16, 20_000)
+    threads(1)
+    expected = linear(x, weight)
+    threads(4)
+    if torch.equal(linear(x[:1], weight), expected[:1]):
+        pytest.skip("this oneDNN does not share sums among threads")
+
+
+@pytest.mark.parametrize(
+    "layout", [lambda w: w.T, lambda w: w[:, ::2], lambda w: w[::2], lambda w: torch.complex(w, w).conj().imag]
+)
+def test_weights_may_lie_in_any_way(layout):
+    weight = layout(numbers(64, 64))
+    x = numbers(10, weight.shape[1])
+    torch.testing.assert_close(linear(x, weight), F.linear(x, weight))
+
+
+class HalfInside(nn.Module):
+    """Computes its layers in half precision, whatever its weights are in."""
+
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.layers = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 8))
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.layers(x).float()
+
+
+def test_models_that_compute_in_half_precision_do_so():
+    passes = md.DropoutSampler(HalfInside().eval()).sample(numbers(5, 16), passes=40, seed=0)
+    assert torch.equal(passes, passes.bfloat16().float())
+
+
+@pytest.mark.parametrize("change", ["in place", "data", "numpy", "state", "optimiser"])
+def test_weights_that_change_are_arranged_anew(change):
+    """Arranged weights are kept in recordings: a sampler that goes on, and another estimate, see the new ones."""
+    x, model, fresh = numbers(40, 16), HalfInside().layers.eval(), HalfInside().layers.eval()
+    sampler = md.DropoutSampler(model)
+    for seed in range(4):
+        sampler.sample(x, passes=300, seed=seed)
+        md.estimate(model, x, method="pooled", budget=600, seed=seed)
+    for each in (model, fresh):
+        _change(each, change)
+    assert torch.equal(sampler.sample(x, passes=300), md.DropoutSampler(fresh).sample(x, passes=300))
+    found, expected = (md.estimate(each, x, method="pooled", budget=600) for each in (model, fresh))
+    assert np.array_equal(found.mean, expected.mean)
+
+
+def _change(model, how):
+    weights = [layer.weight for layer in model if isinstance(layer, nn.Linear)]
+    with torch.no_grad():
+        for weight in weights:
+            if how == "in place":
+                weight.mul_(1.5)
+            elif how == "data":
+                weight.data.mul_(1.5)
+            elif how == "numpy":
+                weight.detach().numpy()[:] *= 1.5
+    if how == "state":
+        model.load_state_dict({name: 1.5 * value for name, value in model.state_dict().items()})
+    elif how == "optimiser":
+        for weight in weights:
+            weight.grad = torch.ones_like(weight)
+        torch.optim.Adam(weights, 0.1, fused=True).step()
+        for weight in weights:
+            weight.grad = None
