@@ -243,7 +243,7 @@ def test_results_flag_the_saturated_component_and_the_constant_one(method):
     assert result.mean_reliable[:, 0].all() and result.variance_reliable[:, 0].all()
     assert not result.variance_reliable[:, 1:].any()
     assert not result.mean_reliable[:, 2].any()
-    assert any(note.startswith("For 8 of 12 components few passes carry most of the variance") for note in result.notes)
+    assert any(note.startswith("For 8 of 12 outputs few passes carry most of the variance") for note in result.notes)
 
 
 def test_mlmc_flags_them_too():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from torch import nn
 import mlmc_dropout as md
 from mlmc_dropout.report import write_result_page
 from mlmc_dropout.report.data import PageData
-from mlmc_dropout.report.doubts import notes_without, warnings
+from mlmc_dropout.report.doubts import warnings
 from mlmc_dropout.report.folder import Folder
 from mlmc_dropout.report.numbers import matrices
 from mlmc_dropout.result import Status
@@ -25,6 +26,18 @@ def net(outputs: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(4)
         return nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, outputs)).eval()
+
+
+class Saturated(nn.Module):
+    """Passes that differ in the last digits: of a probability near 1, or of a value."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+        self.shift = 12.0 * torch.eye(outputs)[0]
+
+    def forward(self, x):
+        return torch.exp(self.drop(torch.ones_like(x)).sum(1, keepdim=True) ** 3) * 1e-30 + self.shift
 
 
 @pytest.fixture(scope="module")
@@ -74,16 +87,19 @@ def test_predicted_classes_are_counted_first(classes):
     flags[:5, :] = False
     some = next(text for text in said(replace(others, mean_reliable=flags)) if "few passes carry" in text)
     assert some.startswith("For 5 of 12 predicted classes") and "Spend more passes" in some
-    assert f"{int((~flags).sum())} of the 36 probabilities" in some
+    assert not any("quarter of itself" in text for text in said(classes))  # no page shows variances of probabilities
 
 
-def test_a_warning_is_not_repeated_among_the_notes(values):
-    flags = np.zeros((12, 1), dtype=bool)
-    note = "For 12 of 12 components few passes carry most of the variance; their standard errors are not to be believed"
-    doubtful = replace(values, mean_reliable=flags, notes=("other", f"{note} yet; more passes help."))
-    assert notes_without(doubtful, []) == ["other"]
-    assert any(text.startswith("For 12 of 12 outputs few passes") for text in said(doubtful))
-    assert "believed" in " ".join(notes_without(replace(doubtful, mean_reliable=~flags), []))
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_terminal_and_page_count_alike_and_the_page_says_it_once(outputs, tmp_path):
+    asked = {"outputs": "logits"} if outputs > 1 else {}
+    found = md.estimate(Saturated(outputs), X, method="pooled", budget=64, **asked)
+    (note,) = [text for text in found.notes if "few passes carry" in text]
+    what = "predicted classes" if outputs > 1 else "outputs"
+    assert re.match(rf"For \d+ of 12 {what} few passes", note)
+    assert note in said(found) and note in str(found)
+    page = write_result_page(found, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.count("few passes carry most of the variance") == 1
 
 
 def test_a_settled_run_is_no_warning(values, tmp_path):

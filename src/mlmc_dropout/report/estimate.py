@@ -14,7 +14,7 @@ from mlmc_dropout.report import charts
 from mlmc_dropout.report.blocks import Card, CodeBlock, Facts, Note, Page, Section, TableBlock, Text
 from mlmc_dropout.report.certainty import certainty
 from mlmc_dropout.report.decided import question, settled_inputs
-from mlmc_dropout.report.doubts import notes_without, warnings
+from mlmc_dropout.report.doubts import warnings
 from mlmc_dropout.report.folder import Folder
 from mlmc_dropout.report.formats import duration, passes, percent, probability, ratio, short
 from mlmc_dropout.report.levels import allocation, levels
@@ -67,11 +67,11 @@ def page(folder: Folder) -> Page:
 
 def _sections(folder: Folder, m: Matrices, rows: int, width: int) -> Iterator[Section]:
     result, comparison = folder.result, compare(folder.result)
-    doubts = [*warnings(folder, m)]
+    doubts, advice = [*warnings(folder, m)], what_next(folder, m)
     yield _findings(folder, m, comparison)
     if doubts:
         yield Section("warnings", "Warnings", [Note(text) for text in doubts])
-    yield what_next(folder, m)
+    yield advice
     if folder.info.get("comparison"):
         yield _side_by_side(folder)
     yield from certainty(folder, m)
@@ -85,7 +85,8 @@ def _sections(folder: Folder, m: Matrices, rows: int, width: int) -> Iterator[Se
     if result.levels and result.method == "mlmc":
         yield levels(result)
         yield allocation(result)
-    notes = notes_without(result, doubts)
+    said = {*doubts, *(block.text for block in advice.blocks)}
+    notes = [note for note in result.notes if note not in said]
     if notes:
         yield Section("notes", "Notes", [Note(text, calm=True) for text in notes])
     yield _request(folder, rows, width)

@@ -14,6 +14,7 @@ from mlmc_dropout.report.formats import NOTHING_LEFT, duration, passes, short
 from mlmc_dropout.report.numbers import Matrices, compare
 from mlmc_dropout.report.predictions import predictions
 from mlmc_dropout.result import Status
+from mlmc_dropout.result.text import TO_TOLERANCE
 
 __all__ = ["what_next"]
 
@@ -60,9 +61,7 @@ def _about_decisions(folder: Folder) -> Iterator[str]:
 def _about_errors(folder: Folder, m: Matrices) -> Iterator[str]:
     result = folder.result
     what, largest = _largest_error(folder, m)
-    needed = _to_tolerance(folder, m)
-    if needed is not None:
-        yield f"The tolerance needs about {short(needed)} passes per input in all{_time(folder, needed)}."
+    yield from (note for note in result.notes if TO_TOLERANCE in note)
     if largest > 0 and not compare(result).gain_mean >= NOTHING_LEFT:
         yield (
             f"Half the largest error of {what} ({short(largest / 2, 2)} instead of {short(largest, 2)}) for "
@@ -101,17 +100,6 @@ def _largest_error(folder: Folder, m: Matrices) -> tuple[str, float]:
     if found is None:
         return "a mean", float(np.nanmax(m.mean_stderr))
     return "the probability of a predicted class", float(found.label_p[1][found.worst])
-
-
-def _to_tolerance(folder: Folder, m: Matrices) -> float | None:
-    """Passes per input with which a missed tolerance would be met; None where that does not apply."""
-    asked = folder.info.get("asked") or {}
-    if folder.result.status is not Status.BUDGET_EXHAUSTED or asked.get("relative"):
-        return None
-    share = float(asked.get("quantile", 1.0))
-    pairs = ((m.mean_stderr, asked.get("tolerance")), (m.variance_stderr, asked.get("tolerance_variance")))
-    ratios = [float(np.nanquantile(stderr, share)) / float(goal) for stderr, goal in pairs if goal]
-    return folder.result.cost * max(ratios) ** 2 if ratios else None
 
 
 def _time(folder: Folder, needed: float) -> str:

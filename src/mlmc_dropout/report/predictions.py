@@ -34,7 +34,6 @@ class Predictions:
         unit: What an item is: "input", "pixel", "position" or "output".
         p: Mean probabilities, (items, classes).
         p_stderr: Their standard errors.
-        p_reliable: False where few passes carry the variance of the predicted class's probability, (items,).
         label: The predicted class, (items,).
         confidence: The probability that more passes would not change it; NaN where it was not asked for.
         entropies: Values and standard errors of those that were asked for, by name, (items,) each.
@@ -49,7 +48,6 @@ class Predictions:
     unit: str
     p: Array
     p_stderr: Array
-    p_reliable: NDArray[np.bool_]
     label: NDArray[np.int64]
     confidence: Array
     entropies: Mapping[str, tuple[Array, Array]]
@@ -181,7 +179,6 @@ def predictions(result: Result, class_names: Sequence[str] = ()) -> Predictions 
         _unit(result, class_names),
         p,
         p_stderr,
-        _of_label(result, matrix(result.mean_reliable), label.astype(np.int64)),
         label.astype(np.int64),
         confidence,
         entropies,

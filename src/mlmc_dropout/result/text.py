@@ -7,44 +7,62 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mlmc_dropout.quantities.base import QuantityEstimate
-from mlmc_dropout.result.arrays import leaves
+from mlmc_dropout.quantities.outputs import CLASS_OUTPUTS
+from mlmc_dropout.result.arrays import as_matrix, leaves
 
 if TYPE_CHECKING:
     from mlmc_dropout.result.value import LevelStats, Result
 
 __all__ = [
     "SETTLED",
+    "TO_TOLERANCE",
     "level_table",
     "passes_in_words",
+    "rare_passes",
     "summary_lines",
-    "unreliable",
     "variance_rates",
     "worth_sentence",
 ]
 
-SETTLED = 0.99  # confidence from which on a label is taken as settled
+SETTLED = 0.99  # confidence from which on a predicted class is taken as settled
+TO_TOLERANCE = "Meeting the tolerance would take about"  # how notes begin that say what it takes
 
 
-def unreliable(mean: NDArray[np.bool_], variance: NDArray[np.bool_]) -> str:
-    """A sentence about components whose standard errors cannot be trusted.
+def rare_passes(result: Result) -> str:
+    """A sentence about standard errors that a rare pass may overturn: of the predicted classes, or of all outputs.
+
+    Most classes of an input have probabilities near 0, which nobody looks at: only the predicted ones are counted.
 
     Args:
-        mean: Whether the standard errors of the mean are reliable, one entry per component.
-        variance: The same for the variance.
+        result: The result.
 
     Returns:
-        The sentence; empty if all components are reliable.
+        The sentence; empty if all standard errors can be believed.
     """
-    bad = int(np.sum(~(mean & variance)))
+    mean, variance = as_matrix(result.mean_reliable), as_matrix(result.variance_reliable)
+    if result.metadata.get("outputs") in CLASS_OUTPUTS:
+        good, what = _of_predicted(result, mean), "predicted classes"
+        whose = "the standard errors of their probabilities"
+    else:
+        good, what, whose = mean & variance, "outputs", "their standard errors"
+    bad = int((~good).sum())
     if not bad:
         return ""
-    return (
-        f"For {bad} of {mean.size} components few passes carry most of the variance; their standard errors are not to "
-        "be believed yet; more passes help."
-    )
+    decided = "decision" in result.quantities
+    advice = "Decisions allow for that." if decided else "Spend more passes, say four times as many."
+    return f"For {bad} of {good.size} {what} few passes carry most of the variance: {whose} may be too small. {advice}"
+
+
+def _of_predicted(result: Result, values: Any) -> Any:
+    """What belongs to the predicted classes, of something that all components have, (inputs, components)."""
+    if result.metadata["outputs"] == "binary-logits":
+        return values
+    classes = result.structure.names()[0][1][-1]
+    asked = result.quantities.get("label")
+    label = as_matrix(result.mean).reshape(-1, classes).argmax(axis=1) if asked is None else asked.value.reshape(-1)
+    return np.take_along_axis(values.reshape(-1, classes), label[:, None], axis=1)
 
 
 def worth_sentence(result: Result) -> str:

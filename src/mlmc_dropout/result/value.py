@@ -30,8 +30,8 @@ class Status(enum.Enum):
     TOLERANCE_MET = "The tolerance was met."
     PRECISION_REACHED = "The tolerance lies below the rounding of the model's numbers; more passes would not help."
     DECIDED = "Every decision is settled."
-    BUDGET_EXHAUSTED = "The budget was exhausted before the tolerance was met."
-    UNSETTLED = "The budget was exhausted before every decision was settled."
+    BUDGET_EXHAUSTED = "The tolerance was not met within the budget."
+    UNSETTLED = "Not every decision was settled within the budget."
     STOPPED = "The run was stopped by the user; the result covers the passes spent until then."
     FAILED = "The run ended with an error; the result covers the passes spent until then."
 

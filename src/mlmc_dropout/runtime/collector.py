@@ -22,8 +22,9 @@ from mlmc_dropout.quantities.questions import Observation
 from mlmc_dropout.quantities.storage import FIELDS
 from mlmc_dropout.result import LevelStats, Result, Status
 from mlmc_dropout.result.arrays import LEVEL_ARRAYS
-from mlmc_dropout.result.text import unreliable
-from mlmc_dropout.runtime.run import Outcome, Run
+from mlmc_dropout.result.text import rare_passes
+from mlmc_dropout.runtime.outcome import Outcome, in_words
+from mlmc_dropout.runtime.run import Run
 from mlmc_dropout.sampling.outputs import Structure
 
 __all__ = ["ResultCollector", "assemble", "versions"]
@@ -159,9 +160,10 @@ def assemble(
     reliable = [_reliable(found, moment) for moment in ("mean", "variance")]
     passes = np.concatenate([_passes(part) for part in parts]) + observation.cost
     levels, remark = _levels(structure, [f.levels for f in found])
-    remarks = [note for part in parts for note in (*part.estimates.notes, part.note)]
+    remarks = [note for part in parts for note in part.estimates.notes]
+    remarks.append(in_words([part.lacking for part in parts if part.lacking is not None]))
     order = list(Status)
-    return Result(
+    result = Result(
         **arrays,
         cost=_average(passes),
         passes=passes,
@@ -170,13 +172,15 @@ def assemble(
         status=max((part.status for part in parts), key=order.index),
         method=method.name,
         seed=seed,
-        notes=tuple(dict.fromkeys(note for note in (*remarks, remark, *notes, unreliable(*reliable)) if note)),
+        notes=(),
         metadata=_metadata(method, facts),
         structure=structure,
         mean_reliable=structure.unflatten(reliable[0]),
         variance_reliable=structure.unflatten(reliable[1]),
         quantities=_quantities(found),
     )
+    said = (*remarks, remark, *notes, rare_passes(result))
+    return replace(result, notes=tuple(dict.fromkeys(note for note in said if note)))
 
 
 def _facts_of(run: Run) -> tuple[Method, Observation, int, bool]:

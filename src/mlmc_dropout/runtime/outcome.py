@@ -12,19 +12,69 @@ import torch
 
 from mlmc_dropout.methods.base import Array, Estimates, Rows
 from mlmc_dropout.result import Status
+from mlmc_dropout.result.text import TO_TOLERANCE, passes_in_words
 from mlmc_dropout.runtime.rounding import limits
 from mlmc_dropout.stopping.goal import Goal
 
-__all__ = ["Outcome", "how_many", "needed_passes", "outcome_of_all", "passes_of_rows", "unsettled"]
+__all__ = ["Lacking", "Outcome", "how_many", "in_words", "needed_passes", "outcome_of_all", "passes_of_rows"]
+__all__ += ["unsettled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """What a batch lacks that its budget has ended; that of all batches is said in one sentence.
+
+    Attributes:
+        rows: Inputs of the batch.
+        unmet: Inputs that have not met the tolerance; 0 for decisions, ``None`` where inputs do not stop one by one.
+        largest: The largest standard error of these, as it is reported, over the tolerance.
+        limit: The same by the upper limits that count with few samples.
+        needed: Passes per input that would meet the tolerance; for decisions, those of the easiest that is open.
+    """
+
+    rows: int
+    unmet: int | None
+    largest: float
+    limit: float
+    needed: float
+
+
+def in_words(parts: Sequence[Lacking]) -> str:
+    """What all batches lack.
+
+    Args:
+        parts: What each of them lacks that lacks anything, all of the same run.
+
+    Returns:
+        A sentence or two; empty if nothing is lacking.
+    """
+    if not parts:
+        return ""
+    if parts[0].unmet == 0:
+        easiest = passes_in_words(min(part.needed for part in parts))
+        return f"The easiest of the open decisions would take about {easiest} passes; the others take more."
+    largest, limit = (max(getattr(part, name) for part in parts) for name in ("largest", "limit"))
+    needed = sum(part.needed * part.rows for part in parts) / sum(part.rows for part in parts)
+    if limit <= 1:
+        return "The standard errors are within the tolerance, but rest on too few samples to be believed."
+    few = ""
+    if limit > 1.005 * largest:
+        few = f", and {limit:.3g} times by the upper limit that counts with so few samples"
+    factor = f"he largest standard error is {largest:.3g} times the tolerance{few}"
+    who = f"T{factor}"
+    if parts[0].unmet is not None:
+        rows, unmet = (sum(getattr(part, name) for part in parts) for name in ("rows", "unmet"))
+        who = f"{unmet} of {rows} inputs have not met the tolerance: t{factor}"
+    return f"{who}. {TO_TOLERANCE} {passes_in_words(needed)} passes per input."
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is known about a batch: estimates, how the run stands, a remark, and the passes of every row."""
+    """What is known about a batch: estimates, how the run stands, what it lacks, and the passes of every row."""
 
     estimates: Estimates
     status: Status
-    note: str = ""
+    lacking: Lacking | None = None
     passes: Array | None = None  # the same for all rows: the cost of the estimates
 
 
@@ -49,24 +99,10 @@ def outcome_of_all(
         return Outcome(shown, Status.TOLERANCE_MET)
     if goal.met(found, samples) or limits(found, goal, dtype):
         return Outcome(shown, Status.PRECISION_REACHED)
-    return Outcome(shown, Status.BUDGET_EXHAUSTED, _how_far(found, goal.shortfall(found)))
-
-
-def _how_far(found: Estimates, short: float) -> str:
-    """What a run lacks that its budget has ended.
-
-    Args:
-        found: The estimates.
-        short: How many times as many passes the tolerance needs.
-
-    Returns:
-        A sentence.
-    """
-    if short <= 1:
-        return "The standard errors are within the tolerance, but rest on too few samples to be believed."
-    return (
-        f"The largest standard error is {short**0.5:.3g} times the tolerance; "
-        f"meeting it would take about {needed_passes(found, short):.3g} passes per input."
+    short, rows = goal.shortfall(found), len(found.mean)
+    factor = math.sqrt(short)
+    return Outcome(
+        shown, Status.BUDGET_EXHAUSTED, Lacking(rows, None, factor, factor, needed_passes(found, max(short, 1.0)))
     )
 
 
@@ -83,7 +119,7 @@ def needed_passes(found: Estimates, times: float) -> float:
     return found.overhead + (found.cost - found.overhead) * times
 
 
-def how_many(short: Array, unmet: np.ndarray[Any, np.dtype[np.bool_]], largest: float, needed: float) -> str:
+def how_many(short: Array, unmet: np.ndarray[Any, np.dtype[np.bool_]], largest: float, needed: float) -> Lacking:
     """How many inputs lack what, that the budget has ended.
 
     Args:
@@ -93,17 +129,10 @@ def how_many(short: Array, unmet: np.ndarray[Any, np.dtype[np.bool_]], largest: 
         needed: Passes per input that would meet it.
 
     Returns:
-        Two sentences.
+        What is lacking.
     """
-    by_limits = float(short[unmet].max())
-    few = ""
-    if by_limits > 1.01 * largest:
-        few = f", and {by_limits**0.5:.3g} times by the upper limit that counts with so few samples"
-    return (
-        f"{int(unmet.sum())} of {len(unmet)} inputs have not met the tolerance: the largest standard error is "
-        f"{largest**0.5:.3g} times the tolerance{few}. Meeting it would take about {math.ceil(needed)} passes per "
-        "input."
-    )
+    limit = math.sqrt(float(short[unmet].max()))
+    return Lacking(len(unmet), int(unmet.sum()), math.sqrt(largest), limit, needed)
 
 
 def passes_of_rows(parts: Sequence[tuple[Rows, Estimates]]) -> Array:
@@ -121,19 +150,14 @@ def passes_of_rows(parts: Sequence[tuple[Rows, Estimates]]) -> Array:
     return passes
 
 
-def unsettled(needs: Array, passes: Array) -> str:
-    """How many inputs have open decisions, and what the easiest of them would take.
+def unsettled(needs: Array, passes: Array) -> Lacking:
+    """What the easiest of the open decisions would take.
 
     Args:
         needs: How many times as many passes each needs.
         passes: What each has had.
 
     Returns:
-        A sentence.
+        What is lacking.
     """
-    opened = needs > 1
-    easiest = float((needs * passes)[opened].min())
-    return (
-        f"{int(opened.sum())} of {len(needs)} inputs are not settled: values are too close to call with these passes; "
-        f"the easiest of them would take about {easiest:.3g} passes."
-    )
+    return Lacking(len(needs), 0, 0.0, 0.0, float((needs * passes)[needs > 1].min()))

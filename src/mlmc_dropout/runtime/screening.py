@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from mlmc_dropout.quantities.base import QuantityEstimate
 from mlmc_dropout.result import Result, Status
 from mlmc_dropout.result.arrays import map_leaves
+from mlmc_dropout.result.text import rare_passes
 from mlmc_dropout.runtime.run import Run
 from mlmc_dropout.sampling.inputs import Batch
 from mlmc_dropout.stopping.decisions import error_rate, half_widths, raw_ranges
@@ -128,7 +129,7 @@ def with_candidates(
     note = f"{total} inputs were screened with {screened.cost:g} passes each; {len(rows)} of them went on."
     if decided is None:
         known = {**screened.quantities, "decision": outside}
-        return replace(screened, quantities=known, status=status, notes=(note, *screened.notes))
+        return _with_notes(replace(screened, quantities=known, status=status), note, screened)
     before = replace(screened, quantities={**screened.quantities, "decision": outside}, levels=())
     names = ("mean", "variance", "mean_stderr", "variance_stderr", "mean_reliable", "variance_reliable")
     arrays = {name: _overwritten(getattr(before, name), getattr(decided, name), rows) for name in names}
@@ -140,15 +141,22 @@ def with_candidates(
     }
     passes = screened.passes.copy()
     passes[rows] += decided.passes
-    return replace(
+    joined = replace(
         before,
         **arrays,
         quantities=quantities,
         passes=passes,
         cost=float(passes.mean()),
         status=decided.status,
-        notes=tuple(dict.fromkeys((note, *decided.notes))),
     )
+    return _with_notes(joined, note, decided)
+
+
+def _with_notes(result: Result, note: str, last: Result) -> Result:
+    """The notes of what came last; those about rare passes are counted anew, over all inputs."""
+    others = [text for text in last.notes if text != rare_passes(last)]
+    said = (note, *others, rare_passes(result))
+    return replace(result, notes=tuple(dict.fromkeys(text for text in said if text)))
 
 
 def _overwritten(all_rows: Any, some_rows: Any, rows: NDArray[np.int64]) -> Any:
