@@ -3,7 +3,8 @@
     python benchmarks/throughput.py [--quick] [--threads 2] [--no-doc]
 
 All contestants of a model take turns in one run, and medians are compared. Freed memory is kept for the next chunk
-(MLMC_DROPOUT_KEEP_MEMORY=1, for all contestants alike) unless the environment says otherwise. Raw times go to
+(MLMC_DROPOUT_KEEP_MEMORY=1, for all contestants alike), and compiled loops draw the masks from the start, as they do in
+long runs (MLMC_DROPOUT_NUMBA=1), unless the environment says otherwise. Raw times go to
 benchmarks/results/throughput.json, and the tables of docs/throughput.md are rewritten from it.
 """
 
@@ -354,6 +355,7 @@ def main() -> int:
     parser.add_argument("--no-doc", action="store_true", help="leave docs/throughput.md alone")
     options = parser.parse_args()
     os.environ.setdefault("MLMC_DROPOUT_KEEP_MEMORY", "1")
+    os.environ.setdefault("MLMC_DROPOUT_NUMBA", "1")
     if options.threads:
         torch.set_num_threads(options.threads)
     with warnings.catch_warnings():
