@@ -84,9 +84,10 @@ def design_runs(bound: BoundDesigns, source: Source, budget: int, runs: int) -> 
     for first in range(0, runs, step):
         numbers = np.arange(first * designs, min(first + step, runs) * designs)
         keys = pass_keys(source.seed, 0, numbers // 2, numbers % 2)
-        h, s2, G, _ = (a.reshape(-1, designs, *a.shape[1:]) for a in bound._passes(part.of(source), keys, part))
-        for k in range(len(h)):
-            state = state_of_designs(h[k], s2[k], G[k] if bound.has_surrogate else None, known, 0)
+        h, s2, G, _ = bound._passes(part.of(source), keys, part)
+        for run in range(len(numbers) // designs):
+            own = slice(run * designs, (run + 1) * designs)
+            state = state_of_designs(h[own], *(a if a is None else a[own] for a in (s2, G)), known, 0)
             yield bound.summarise(state, done)
 
 

@@ -153,7 +153,7 @@ def test_chunks_stay_within_the_limit() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc only")
-@pytest.mark.parametrize(("value", "calls"), [(None, 2), ("0", 0), ("1", 2)])
+@pytest.mark.parametrize(("value", "calls"), [(None, 2), ("0", 0), ("1", 2), ("glibc", 0)])
 def test_the_c_library_is_left_alone_on_request(value: str | None, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     settings: list[tuple[int, int]] = []
 
@@ -163,9 +163,11 @@ def test_the_c_library_is_left_alone_on_request(value: str | None, calls: int, m
             settings.append((option, size))
 
     monkeypatch.setattr(memory, "_c_library", lambda: Library)
-    if value is None:
-        monkeypatch.delenv("MLMC_DROPOUT_KEEP_MEMORY", raising=False)
-    else:
+    for name in ("MLMC_DROPOUT_KEEP_MEMORY", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"):
+        monkeypatch.delenv(name, raising=False)
+    if value == "glibc":
+        monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000000")
+    elif value is not None:
         monkeypatch.setenv("MLMC_DROPOUT_KEEP_MEMORY", value)
     keep_freed_memory.__wrapped__(1 << 20)
     assert len(settings) == calls

@@ -3,7 +3,8 @@
 Every run has passes of its own and four inputs, whose moments are known from all 2^10 masks. With 500 runs there are
 2000 intervals of each moment: at a true coverage of 94.5 % the observed one has a standard deviation of 0.51 %, and
 leaves the band by chance less than once in 10^5 times. The allowances for few samples were set on the zoo; the networks
-here were chosen by the kurtosis of their outputs.
+here were chosen by the kurtosis of their outputs. At ten to twenty passes these allowances are large, and intervals of
+the variance may cover half a percent more.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import torch
 from torch import nn
 
 from mlmc_dropout import theory
+from mlmc_dropout.methods import paired_designs
 from mlmc_dropout.methods.base import Task
 from mlmc_dropout.methods.control_variate import ControlVariate
 from mlmc_dropout.methods.pooled import BoundPooled, Pooled
 from mlmc_dropout.methods.stratified import Stratified
+from mlmc_dropout.methods.tails import widened_for_others
 from mlmc_dropout.stopping.goal import Goal
 from testing.oracles import exact_moments, source_of
 
@@ -67,8 +70,8 @@ def coverage(found, exact, factor=1.0):
     return np.array(shares)
 
 
-def honest(shares):
-    return bool(np.all((shares >= 0.92) & (shares <= 0.97)))
+def honest(shares, most=0.97):
+    return bool(np.all((shares >= 0.92) & (shares <= most)))
 
 
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.Softsign])
@@ -88,7 +91,17 @@ def test_intervals_cover(name, budget, activation):
 def test_intervals_cover_at_other_budgets(name, budget, activation):
     _, _, found = runs(METHODS[name], activation, budget)
     shares = coverage(found, truth(activation))
-    assert honest(shares), shares
+    assert honest(shares, most=0.975 if budget <= 20 else 0.97), shares
+
+
+def test_without_what_other_outputs_tell_inputs_look_exact(monkeypatch):
+    """Negative control: pieces of a ReLU network are straight, and rare masks lead to other pieces."""
+    covered = []
+    for others in (widened_for_others, lambda stderr, variance, passes: np.ones_like(stderr)):
+        monkeypatch.setattr(paired_designs, "widened_for_others", others)
+        _, _, found = runs(METHODS["control-variate"], nn.ReLU, 30)
+        covered.append(coverage(found, truth(nn.ReLU))[1])
+    assert covered[0] >= 0.92 and covered[1] < 0.88, covered
 
 
 @pytest.mark.parametrize("budget", [10, 20])

@@ -28,7 +28,14 @@ from mlmc_dropout.methods.designs import DesignState, Summary, state_of_designs,
 from mlmc_dropout.methods.prepared_rows import PreparedRows, as_array, check_squares, selected
 from mlmc_dropout.methods.running import main_numbers, means_of
 from mlmc_dropout.methods.states import Block, from_blocks, states_beside
-from mlmc_dropout.methods.tails import Trust, student_factor, trust, widened_for_scale, widened_for_skewness
+from mlmc_dropout.methods.tails import (
+    Trust,
+    student_factor,
+    trust,
+    widened_for_others,
+    widened_for_scale,
+    widened_for_skewness,
+)
 from mlmc_dropout.methods.wide_designs import fold_designs
 from mlmc_dropout.methods.worth import Worth, errors_doubted, excess, gain
 from mlmc_dropout.sampling.masks import pass_keys
@@ -189,7 +196,7 @@ class BoundDesigns(NoRefinement):
             h = main.reshape(*h.shape[:2], *main.shape[1:])
         if features is None:
             return h, None
-        means = features.reshape(*h.shape[:2], *features.shape[1:]).mean(axis=1)
+        means = features.reshape(*h.shape[:2], *features.shape[1:]).mean(axis=1, dtype=np.float64)
         return h, self._group_of(means, first, source.groups)
 
     # ------------------------------------------------------------------------------ states
@@ -333,6 +340,8 @@ def _standard_errors(
     if state.mean_left is not None and state.variance_left is not None:
         of_mean = widened_for_skewness(state.mean_left, passes)
         of_variance = of_variance * widened_for_skewness(state.variance_left, passes, power=2)
+    if state.rest is not None:
+        of_variance = of_variance * widened_for_others(variance * of_variance, found.variance, passes)
     return mean * of_mean, variance * of_variance, (of_mean, of_variance)
 
 

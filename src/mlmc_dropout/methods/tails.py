@@ -27,6 +27,10 @@ Gaussian samples (Fisher's G2), plus half its standard error, since it may be to
 few. Of heavy tails samples show too little: of gamma laws, in 10 to 100 samples, an excess e falls short by 5 to
 20 e²/n, and 15 e²/n are added.
 
+Where an expansion leaves nothing but what rare masks do, few passes without these show hardly any error. Other outputs
+tell how much an expansion leaves: relative to the variance, a standard error of n passes counts as at least
+½/(1 + (n/30)²) of that of all outputs together.
+
 An output that has not moved in n passes while it moves at other inputs waits for a mask. If the rarest draw of any site
 has probability q, that happens with probability (1 − q)^n, and as long as this is above 5 % an error of 0 would not do.
 The hidden pass lies a away, so that the mean is off by q a and the variance by q (1 − q) a². The latter is taken to be
@@ -52,6 +56,7 @@ __all__ = [
     "kurtosis_of_few",
     "student_factor",
     "trust",
+    "widened_for_others",
     "widened_for_scale",
     "widened_for_skewness",
     "widened_for_tails",
@@ -74,6 +79,7 @@ _DOUBT = 0.5  # standard errors by which the kurtosis of all may be too small
 _SHORT = 15.0  # e²/n that an excess kurtosis e of heavy tails falls short by
 _LEFT_OUT = 0.05  # probability that a 95 % interval may miss
 _SCALE = 3.0
+_OTHERS, _OTHERS_UNTIL = 0.5, 30.0  # share of the common relative error that none is below, and passes that halve it
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,3 +251,29 @@ def widened_for_scale(error2: Array, variance: Array) -> Array:
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.where(variance > 0, error2 / np.square(variance), 1.0)
     return np.asarray(1.0 + _SCALE * np.minimum(share, 1.0))
+
+
+def widened_for_others(stderr: Array, variance: Array, passes: int) -> Array:
+    """A factor for standard errors of variances that are small beside those of other outputs.
+
+    Args:
+        stderr: Standard errors of the variances, (rows, width).
+        variance: The variances.
+        passes: The number of passes behind them.
+
+    Returns:
+        The factor, componentwise.
+
+    Example:
+        >>> stderr, variance = np.array([[0.5], [0.01]]), np.ones((2, 1))
+        >>> [widened_for_others(stderr, variance, n).round(1).tolist() for n in (10, 1000)]
+        [[[1.0], [15.9]], [[1.0], [1.0]]]
+    """
+    size = np.maximum(np.nan_to_num(variance), 0.0)
+    total = np.square(size).sum()
+    if total <= 0:
+        return np.ones_like(stderr)
+    relative = np.sqrt(np.square(np.nan_to_num(stderr)).sum() / total)
+    least = _OTHERS / (1.0 + (passes / _OTHERS_UNTIL) ** 2) * relative * size
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.where(stderr > 0, np.maximum(least / stderr, 1.0), 1.0))

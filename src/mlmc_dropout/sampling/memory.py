@@ -173,12 +173,15 @@ def keep_freed_memory(size: int) -> None:
     """Let glibc keep freed memory for the next chunk: getting it from the system can take as long as the passes.
 
     The setting applies to the whole process, so that it is modest: blocks of at most ``_KEPT_BLOCK`` bytes, ``_KEPT``
-    altogether. ``MLMC_DROPOUT_KEEP_MEMORY=1`` in the environment keeps more, and ``=0`` leaves glibc alone.
+    altogether. ``MLMC_DROPOUT_KEEP_MEMORY=1`` in the environment keeps more, and ``=0`` leaves glibc alone, as do
+    settings for glibc itself, ``MALLOC_MMAP_THRESHOLD_`` and ``MALLOC_TRIM_THRESHOLD_``.
 
     Args:
         size: Bytes to keep with ``=1``.
     """
     wish = os.environ.get("MLMC_DROPOUT_KEEP_MEMORY", "")
+    if not wish and any(f"MALLOC_{name}_THRESHOLD_" in os.environ for name in ("MMAP", "TRIM")):
+        return
     mallopt = getattr(_c_library(), "mallopt", None) if sys.platform == "linux" and wish != "0" else None
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 1 << 25 if wish == "1" else _KEPT_BLOCK)
