@@ -48,10 +48,11 @@ _PILOT_PASSES = sum(n * passes_of(level) for level, n in enumerate(PILOT))
 DESIGN_PILOT = (16, 16, 48)  # the same in stratified designs, which cost more
 PILOT_TERMS = 128  # first draws of single terms, and inputs of a given T
 SINGLE = 0.25  # share of the inputs that, if the coarsest level needs more, makes one level better than several
-SCORES = {80: 4, 200: 8, 800: 32}  # passes per input from which on they are sorted into strata, by so many of them
+SCORES = {50: 4, 400: 16}  # passes per input from which on they are sorted into strata, by so many of them
 LADDER = 12  # passes, as a multiple of the pilot's, from which on there is time to learn a variance per level
 STRATA_ROWS = 200  # inputs below which there are no strata
-DESIGNS = {6: 2, 25: 4, 80: 8, 400: 16}  # passes per input from which on they come in stratified designs of so many
+DESIGNS = {6: 2, 25: 4, 50: 8, 400: 16}  # passes per input from which on they come in stratified designs of so many
+KNOWN = 0.4  # passes per input that tell enough of that: all of them are thrown away
 ONE_READING = 7  # levels where the data can be read once
 
 
@@ -331,7 +332,7 @@ class Planner:
         if self.method != "mlmc" or self.design > 1 or choice.counts[choice.base] < statistics.rows:
             return 1
         passes = choice.passes / statistics.rows
-        if not min(0.15 * passes, 1.5) < statistics.cost() < 0.5 * passes:
+        if not min(0.15 * passes, KNOWN) < statistics.cost() < 0.5 * passes:
             return 1
         return max((size for least, size in DESIGNS.items() if passes >= least), default=1)
 
