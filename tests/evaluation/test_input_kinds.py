@@ -32,7 +32,7 @@ def test_understood(name: str) -> None:
 @pytest.mark.parametrize("name", [*LABELLED, "Subset"])
 def test_labels_of_samples_are_read(name: str) -> None:
     """They run from 0 to 5, and the network has two classes."""
-    with pytest.raises(md.InputError, match="class numbers from 0 to 1: got 5"):
+    with pytest.raises(md.InputError, match=r"class numbers from 0 to 1: got [2-5]"):
         evaluated(NET, UNDERSTOOD[name])
 
 

@@ -33,6 +33,11 @@ class Choice:
     counts: Mapping[int, float]
     loss: float
 
+    @property
+    def passes(self) -> float:
+        """Passes of all samples, those that there are included."""
+        return sum(n * passes_of(level) for level, n in self.counts.items())
+
 
 def finest_levels(goal: EvaluationGoal, forecast: Forecast, readings: Sequence[Reading], top: int) -> range:
     """Finest levels worth looking at: from the first with little enough bias on, or the next few.

@@ -43,13 +43,16 @@ Array = NDArray[np.float64]
 
 METHODS = ("mlmc", "jackknife", "plug-in", "unbiased")
 FIRST_TOP = 2  # levels of the pilot
-PILOT = (48, 32, 64)  # inputs of the pilot, per level: most where they are most likely to be of use
+PILOT = (32, 32, 96)  # inputs of the pilot, per level: most where they are most likely to be of use
+_PILOT_PASSES = sum(n * passes_of(level) for level, n in enumerate(PILOT))
 DESIGN_PILOT = (16, 16, 48)  # the same in stratified designs, which cost more
 PILOT_TERMS = 128  # first draws of single terms, and inputs of a given T
 SINGLE = 0.25  # share of the inputs that, if the coarsest level needs more, makes one level better than several
-SCORES = {80: 4, 200: 8, 800: 32}  # passes per input from which on they are sorted into strata, by so many of them
+SCORES = {50: 4, 400: 16}  # passes per input from which on they are sorted into strata, by so many of them
+LADDER = 12  # passes, as a multiple of the pilot's, from which on there is time to learn a variance per level
 STRATA_ROWS = 200  # inputs below which there are no strata
-DESIGNS = {6: 2, 25: 4, 80: 8, 400: 16}  # passes per input from which on they come in stratified designs of so many
+DESIGNS = {6: 2, 25: 4, 50: 8, 400: 16}  # passes per input from which on they come in stratified designs of so many
+KNOWN = 0.4  # passes per input that tell enough of that: all of them are thrown away
 ONE_READING = 7  # levels where the data can be read once
 
 
@@ -180,7 +183,7 @@ class Planner:
         else:
             choices = [for_tolerance(self.goal, forecast, readings, base, top, done) for base, top in ladders]
         best = min(choices, key=lambda choice: choice.loss)
-        if best.counts[best.base] > SINGLE * statistics.rows:
+        if best.counts[best.base] > SINGLE * statistics.rows or best.passes < LADDER * _PILOT_PASSES:
             best = min((choice for choice in choices if choice.base == choice.top), key=lambda choice: choice.loss)
         if self.goal.tolerance is None or best.top >= len(done):
             return best
@@ -204,8 +207,9 @@ class Planner:
 
         everyone = range(len(self.metrics))
         most = max(everyone, key=lambda metric: needed([metric]))
-        pilot = sum(n * passes_of(level) for level, n in enumerate(PILOT)) / statistics.rows
-        return most, pilot + self.design * needed([metric for metric in everyone if metric != most])
+        return most, _PILOT_PASSES / statistics.rows + self.design * needed(
+            [metric for metric in everyone if metric != most]
+        )
 
     # ---------------------------------------------------------------------------- steps
 
@@ -306,7 +310,7 @@ class Planner:
         choice = self._choose(statistics)
         design = self._worth_designs(choice, statistics)
         if design > 1:
-            planned = sum(n * passes_of(level) for level, n in choice.counts.items()) / rows
+            planned = choice.passes / rows
             if not self._sweeps:
                 return Step(design=design)
             scoring = max(
@@ -327,8 +331,8 @@ class Planner:
         """Passes per stratified design, if every input will get several passes; 1 if not."""
         if self.method != "mlmc" or self.design > 1 or choice.counts[choice.base] < statistics.rows:
             return 1
-        passes = sum(n * passes_of(level) for level, n in choice.counts.items()) / statistics.rows
-        if not min(0.15 * passes, 1.5) < statistics.cost() < 0.5 * passes:
+        passes = choice.passes / statistics.rows
+        if not min(0.15 * passes, KNOWN) < statistics.cost() < 0.5 * passes:
             return 1
         return max((size for least, size in DESIGNS.items() if passes >= least), default=1)
 

@@ -1,7 +1,7 @@
 """Rates at which differences fall, and what they tell of the levels that are left out.
 
 If means of Δ fall like T^(−α), all later ones sum to m Δ_L with m = 1/(2^α − 1). The rate of what is smooth rises to 1,
-slowly: the sum lies between Δ_L and m Δ_L, nearer to the latter. Two thirds of the way are taken.
+slowly: the sum lies between Δ_L and m Δ_L, nearer to the latter. Four fifths of the way are taken.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["believed_rate", "extrapolation_for", "fitted_rate", "paired_rate", "
 
 Array = NDArray[np.float64]
 
-_USUAL = (0.85, 0.2)  # rate at which means of differences fall, and its spread: 1 for what is smooth, less at first
-_TAKEN = 2.0 / 3.0  # of the way from 1 to m
-_LEAST = 0.1  # of the last difference: bias that may be left, at least
+_USUAL = (0.8, 0.12)  # rate at which means of differences fall, and its spread: 1 for what is smooth, less at first
+_TAKEN = 0.8  # of the way from 1 to m
+_LEAST = 0.15  # of the last difference: bias that may be left, at least
 
 
 def believed_rate(value: float, stderr: float) -> tuple[float, float]:

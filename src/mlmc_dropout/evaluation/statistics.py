@@ -36,13 +36,13 @@ from mlmc_dropout.evaluation.rates import (
     remaining,
     value_or,
 )
+from mlmc_dropout.evaluation.variances import extrapolated_within, pooled, raised, student_doubt
 
 __all__ = ["Statistics"]
 
 Array = NDArray[np.float64]
 _Value = TypeVar("_Value")
 
-_FEW = 200  # samples below which a variance is not believed to be much smaller than the level below says
 _HEAVY = 0.5  # kurtosis over samples above which few of them carry most of the variance
 _SIGNIFICANT = 3.0  # standard errors by which a mean must differ from 0 to be used for a rate
 _ENOUGH = 32  # samples from which on a level tells the rate
@@ -114,7 +114,7 @@ class Statistics:
         return list(zip(self.metrics, self.parts, strict=True))
 
     def covariance(self, design: Design, part: slice) -> Array:
-        """Covariance of the estimated averages of a metric.
+        """Covariance of the estimated averages of a metric, widened by what it is not known by (Student's factor).
 
         Args:
             design: The weights.
@@ -123,11 +123,15 @@ class Statistics:
         Returns:
             A matrix with a row per component.
         """
-        size = part.stop - part.start
-        total = np.zeros((size, size))
-        for level, weights in design.weights.items():
-            total += weighted(self.covariance_of_mean(level), weights, part)
-        return total
+        own = [weighted(self.covariance_of_mean(level), weights, part) for level, weights in design.weights.items()]
+        total = np.sum(own, axis=0)
+        doubt = np.zeros(part.stop - part.start)
+        for level, matrix in zip(design.weights, own, strict=True):
+            of_value, of_difference = self.doubt(level).reshape(2, -1)[:, part]
+            share = np.diagonal(matrix) / np.maximum(np.diagonal(total), 1e-300)
+            doubt += share**2 * (of_value if level == design.base else of_difference)
+        wider = np.sqrt(1.0 + doubt)
+        return np.asarray(total * np.outer(wider, wider))
 
     @_once
     def covariance_of_mean(self, level: int) -> Array:
@@ -142,33 +146,40 @@ class Statistics:
         return np.asarray((C - (C - W) * share) / max(state.count, 1))
 
     @_once
+    def doubt(self, level: int) -> Array:
+        """By which share the variances of (f, Δ) are to be widened; sums that a function reduces count as normal.
+
+        Args:
+            level: The level.
+
+        Returns:
+            One share per number, (2 K,).
+        """
+        state, K = self.states[level], self.states[0].components
+        kurtosis = np.full(2 * K, 3.0)
+        for metric, part in self.named_parts():
+            if metric.reduce is None:
+                places = [part.start, K + part.start]
+                kurtosis[places] = state.block.kurtosis[places]
+        return student_doubt(kurtosis, state.count)
+
+    @_once
     def within(self, level: int) -> Array:
         """Covariance of (f, Δ) over passes at one input; what jumps varies as its unsettled inputs say, at least.
 
         Args:
             level: The level.
         """
-        return self._raised(self._within(level), self._unsettled(level))
+        return raised(self._within(level), self._unsettled(level))
 
     def _within(self, level: int) -> Array:
         """The same from the halves of the level above, or extrapolated."""
         states = self.states
         if level + 1 < len(states) and states[level + 1].count >= 8:
             return states[level + 1].covariance_within
-        here, K = states[level], states[level].components
-        if level == 0 or here.count < 2:
-            return here.covariance
-        below = here.covariance_within  # within, one level below
-        ratio = np.full(2 * K, 0.52)  # of variances, from there to here: a half, and what bias took away below
-        ratio[K:] = 0.25
-        if level >= 2:  # of Δ: from its variances over inputs and passes, at the halves and here
-            halves = here.block.variance[3 * K :] + 0.5 * np.diagonal(below)[K:]
-            ratio[K:] = np.clip(np.diagonal(here.covariance)[K:] / np.maximum(halves, 1e-300), 0.0, 1.0)
-        scale = np.sqrt(ratio)
-        W = below * np.outer(scale, scale)
-        if level == 1:  # of single passes there are no differences: nothing is known
-            W[K:, :], W[:, K:] = here.covariance[K:, :], here.covariance[:, K:]
-        return W
+        if level == 0 or states[level].count < 2:
+            return states[level].covariance
+        return extrapolated_within(states[level], level)
 
     # ----------------------------------------------------------------------- unsettled
 
@@ -186,15 +197,6 @@ class Statistics:
             if metric.kinks and metric.reduce is None and not C[part, part].any():
                 short[part] = 1.0 / (count + 2)
         return short
-
-    def _raised(self, covariance: Array, least: Array) -> Array:
-        """The covariance of (f, Δ), with variances of f not below these, (2 K, 2 K)."""
-        if not least.any():
-            return covariance
-        K = len(least)
-        short = np.zeros(2 * K)
-        short[:K] = np.maximum(least - np.diagonal(covariance)[:K], 0.0)
-        return np.asarray(covariance + np.diag(short))
 
     # ------------------------------------------------------------------------ planning
 
@@ -229,7 +231,8 @@ class Statistics:
     def _along_gradients(self, level: int, extrapolated: Array) -> tuple[Array, ...]:
         """Variances of f, Δ and f + w Δ, total and within, one entry per metric."""
         one, zero = np.ones_like(extrapolated), np.zeros_like(extrapolated)
-        C, W = self._careful(level), self.within(level)
+        wider = np.sqrt(1.0 + self.doubt(level))
+        C, W = (matrix * np.outer(wider, wider) for matrix in (self._careful(level), self.within(level)))
         columns: list[Array] = []
         for weights in (np.stack([one, zero]), np.stack([zero, one]), np.stack([one, extrapolated])):
             pairs = [(self.direction(metric), part) for metric, part in enumerate(self.parts)]
@@ -240,21 +243,17 @@ class Statistics:
 
     @_once
     def _careful(self, level: int) -> Array:
-        """Covariance of a level; with few samples not below what the level below and the rates tell."""
+        """Covariance of a level; variances of few samples are drawn to what the level below and the rates tell."""
         state = self.states[level]
-        C = self._raised(state.covariance, self._unsettled(level))
+        C = raised(state.covariance, self._unsettled(level))
         if 1 < state.count < self.rows:
-            C = self._raised(C, self._unseen(C, state.count))
-        if level == 0 or self.states[level].count >= _FEW or self.states[level - 1].count < 2:
+            C = raised(C, self._unseen(C, state.count))
+        if level < 2 or self.states[level - 1].count < 2:
             return C
-        K = self.states[level].components
-        below = np.diagonal(self._careful(level - 1)).copy()
-        below[:K] *= 0.5
+        predicted = np.diagonal(self._careful(level - 1))[state.components :].copy()
         for metric, part in enumerate(self.parts):
-            beta = value_or(self.rates(metric)["beta"].value, 2.0, 0.5, 2.0)
-            below[K:][part] *= 2.0**-beta if level >= 2 else 0.0
-        short = np.maximum(below - np.diagonal(C), 0.0)
-        return np.asarray(C + np.diag(short))
+            predicted[part] *= 2.0 ** -value_or(self.rates(metric)["beta"].value, 2.0, 0.5, 2.0)
+        return pooled(C, predicted, state.count)
 
     # --------------------------------------------------------------------------- rates
 
@@ -415,9 +414,7 @@ class Statistics:
     def extrapolation(self, metric: int) -> float:
         """How often the last difference is added once more.
 
-        If means of Δ fall like T^(−α), all later ones sum to Δ_L/(2^α − 1). The rate of what is smooth rises to 1, so
-        that the sum lies between this and Δ_L: the middle is taken, and half of the distance is the bias that may be
-        left.
+        If means of Δ fall like T^(−α), all later ones sum to Δ_L/(2^α − 1); ``rates`` says how much of that is taken.
 
         Args:
             metric: Number of the metric.
