@@ -239,7 +239,7 @@ def test_print_sums_up_quantities():
             rf"^  {name} +{result[name].value.mean():.6g} +± {result[name].stderr.mean():.2g}$", text, re.M
         )
     unsettled = int((result["label"].confidence < 0.99).sum())
-    assert f"{unsettled} of 9 labels are not settled" in text
+    assert f"{unsettled} of 9 predicted classes are not settled" in text
 
 
 def test_fitted_rates():

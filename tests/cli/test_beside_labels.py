@@ -25,13 +25,13 @@ def test_accuracy_is_the_share_of_right_labels():
     labels = result["label"].value.astype(np.int64)
     labels[:5] = (labels[:5] + 1) % 4
     sentence = beside_labels(result, PageData.of(X, labels))
-    assert sentence == "Accuracy of the mean prediction: 75.0% of 20 labels."
+    assert sentence == "Accuracy of the mean prediction: 75 % of 20 true labels."
 
 
 def test_the_error_of_values_is_its_root_mean_square():
     result = md.estimate(net(1), X, budget=32)
     sentence = beside_labels(result, PageData.of(X, result.mean[:, 0] + 0.5))
-    assert sentence == "Root mean square error of the mean: 0.5, by 20 labels."
+    assert sentence == "Root mean square error of the mean: 0.5, by 20 true labels."
 
 
 @pytest.mark.parametrize("data", [None, PageData()])

@@ -180,7 +180,7 @@ def test_report_is_made_from_the_folder_alone(call, folder):
     assert call("report", "run", "--out", "elsewhere/page.html").code == 0
     refused = call("report", "run/result.npz")
     assert refused.code == 2 and "is a file, and a page is about a folder: give 'run'" in refused.err
-    assert call("report", "run").out == f"The page is {Path('run/report.html')}\n"
+    assert call("report", "run").out == f"Open the page: {Path('run/report.html')}\n"
     assert "evaluate" in call("report", "--help").out
     assert (folder / "elsewhere" / "page.html").read_text() == (folder / "run" / "report.html").read_text()
 

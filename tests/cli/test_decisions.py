@@ -13,7 +13,9 @@ from torch import nn
 import mlmc_dropout as md
 from mlmc_dropout.cli.averages import Averages
 from mlmc_dropout.cli.decisions import decision_report
+from mlmc_dropout.cli.quantities import quantity_tables
 from mlmc_dropout.cli.running import overview
+from mlmc_dropout.report import write_result_page
 
 NAMES = ("cat", "dog", "bird")
 X = np.random.default_rng(0).normal(size=(30, 4))
@@ -38,8 +40,10 @@ def test_labels_are_counted_by_class():
     open_ones = np.flatnonzero(~result["decision"].settled)
     assert sum(int(row[2]) for row in table.rows) == len(open_ones)
     assert f"{len(open_ones)} of 30 decisions" in said and "at 99 % confidence" in said
-    named = numbers(said.partition("input")[2])
-    assert named == open_ones[: len(named)].tolist() and (len(named) == len(open_ones)) == ("and more" not in said)
+    named, _, others = said.partition("input")[2].partition(" and ")
+    first = numbers(named)
+    assert first == open_ones[: len(first)].tolist()
+    assert numbers(others) == [len(open_ones) - len(first)] * (len(first) < len(open_ones))
     assert np.ptp(result.passes) > 0 and "passes per input on average" in overview(result, NAMES).caption
 
 
@@ -48,7 +52,7 @@ def test_sides_of_a_threshold_are_counted():
     table, _ = decision_report(result, {"decision": "above:0.1"})
     above = result["decision"].value
     assert table is not None and table.caption == "Is the mean above 0.1?"
-    assert [row[:2] for row in table.rows] == [("above", str(above.sum())), ("not above", str((~above).sum()))]
+    assert [row[:2] for row in table.rows] == [("yes", str(above.sum())), ("no", str((~above).sum()))]
     several = md.estimate(net(3), X, outputs="logits", decision=md.Above(0.5), budget=200)
     table, _ = decision_report(several, {"decision": "above:0.5"}, NAMES)
     assert table is not None
@@ -100,3 +104,30 @@ def test_standard_errors_are_said_to_be_those_of_one_input():
     single = md.estimate(net(2), X[:1], budget=40, method="pooled")
     assert overview(single).columns[2] == "± stderr" and "1 input," in overview(single).caption
     assert Averages.of(result).over == "30 inputs"
+
+
+def test_channels_of_images_are_averaged_over_pixels():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Dropout2d(0.3), nn.Conv2d(4, 2, 1))
+        result = md.estimate(model, torch.randn(3, 1, 8, 9), budget=20, method="pooled")
+    table = overview(result)
+    assert [row[0] for row in table.rows] == ["channel 0", "channel 1"] and "72 pixels of each" in table.caption
+    assert [float(row[1]) for row in table.rows] == pytest.approx(result.mean.mean(axis=(0, 2, 3)), rel=1e-3, abs=1e-9)
+
+
+def test_what_a_table_leaves_out_is_counted_and_can_be_found():
+    result = md.estimate(net(50), X, budget=20, method="pooled")
+    rows = overview(result).rows
+    assert len(rows) == 21 and rows[-1][0] == "… 30 more in result.csv"
+    assert len(overview(md.estimate(net(20), X, budget=20, method="pooled")).rows) == 20
+
+
+@pytest.mark.parametrize(("outputs", "names"), [(3, ["class 0", "class 1", "class 2"]), (1, ["yes"])])
+def test_classes_without_names_have_one_form(outputs, names, tmp_path):
+    kind = "logits" if outputs > 1 else "binary-logits"
+    result = md.estimate(net(outputs), X, outputs=kind, budget=20, method="pooled")
+    assert [row[0] for row in overview(result).rows] == names
+    page = write_result_page(result, tmp_path / "page.html", X).read_text(encoding="utf-8")
+    assert any(f">{name}<" in page for name in names)
+    assert {row[1] for row in next(iter(quantity_tables(result)))[0].rows} <= {*names, "no"}

@@ -43,7 +43,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 def test_classes_by_name_in_table_files_and_page(call, classes):
     called = call(*ASK, "--outputs", "logits", "--class-names", "names.txt", "--out", "run")
     assert called.code == 0, called.err
-    assert "The most uncertain inputs first" in called.out
+    assert "inputs, the most uncertain first" in called.out
     assert any(name in called.out.split("most uncertain")[1] for name in NAMES)
     assert max(map(len, called.out.split("Results are")[0].splitlines())) <= 110
     result = md.load_result(classes / "run" / "result.npz")
@@ -131,7 +131,7 @@ def test_the_table_fits_a_terminal_of_80_columns(names, monkeypatch):
     result = md.estimate(net(5), X, outputs="logits", budget=60, method="pooled")
     ((table, sentence),) = quantity_tables(result, names)
     assert len(table.fitted(80)) == 1 and max(map(len, table.plain().splitlines())) <= 80
-    assert "labels" in sentence
+    assert "predicted classes" in sentence
     order = np.argsort(-result["entropy"].value)[:8]
     assert [int(row[0]) for row in table.rows] == order.tolist()
 

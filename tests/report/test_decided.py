@@ -73,10 +73,10 @@ def test_labels_are_counted_by_class(labels, tmp_path):
     settled[[4, 9]] = False
     text = page(tmp_path, with_decision(labels, settled=settled), "label", NAMES)
     decided = section(text, "decisions")
-    assert "Which class has the largest mean probability?" in decided and "28 of 30 inputs are settled" in decided
+    assert "Which class has the largest mean probability?" in decided and "2 of 30 decisions are open" in decided
     counts = np.bincount(labels["decision"].value, minlength=3)
     assert [row[:2] for row in rows(decided, "The answers")] == [[NAMES[c], str(counts[c])] for c in range(3)]
-    assert sum(int(row[2]) for row in rows(decided, "The answers")) == 28
+    assert sum(int(row[2]) for row in rows(decided, "The answers")) == 2
     opened = rows(decided, "Not settled")
     assert [row[0] for row in opened] == ["input\u00a04", "input\u00a09"]
     assert all(re.match(r"too close: \w+ [\d.]+.*against \w+ [\d.]+", row[2]) for row in opened)
@@ -126,7 +126,7 @@ def test_what_next_is_about_settling(labels, above, tmp_path):
     settled = np.ones(30, dtype=bool)
     settled[:3] = False
     text = section(page(tmp_path, with_decision(labels, settled=settled), "label"), "next")
-    assert "3 of 30 inputs are not settled" in text and "Half the largest error" not in text
+    assert "Decisions are open for 3 of 30 inputs" in text and "Half the largest error" not in text
     assert "method auto can draw" not in text
     done = section(page(tmp_path, with_decision(above, settled=np.ones(30, dtype=bool)), "above:0.1"), "next")
     assert "Every decision is settled" in done and "Half" not in done

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import dataclasses
 import hashlib
+import html
 import json
 import re
+import shlex
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -154,8 +156,8 @@ def test_notes_are_no_warnings(model, tmp_path):
 def test_counts_are_exact_integers(model, tmp_path):
     x = np.linspace(0, 1, 5)[:, None]
     text = _page(tmp_path, md.estimate(model, x, method="pooled", budget=1024), x)
-    assert "1\u202f024 passes for each of 5 inputs" in text and "1\u202f020" not in text
-    assert "4\u202f096 passes per input" in text  # what next: half the error
+    assert "1024 passes for each of 5 inputs" in text and "1020" not in text
+    assert "4096 passes per input" in text  # what next: half the error
 
 
 def test_one_gain_everywhere(model, tmp_path):
@@ -163,7 +165,7 @@ def test_one_gain_everywhere(model, tmp_path):
     result = md.estimate(model, x, method="mlmc", budget=1000)
     comparison, text = compare(result), _page(tmp_path, result, x)
     assert f"<strong>{ratio(comparison.gain_mean)}</strong>" in text
-    assert f"with {short(comparison.plain_mean)} passes per input instead of 1\u202f000" in text
+    assert f"with {short(comparison.plain_mean)} passes per input instead of 1000" in text
     assert f"as good as {comparison.plain_mean:.3g} passes" in str(result)
     for method in ("stratified", "control-variate", "auto"):
         assert not any("times" in note for note in md.estimate(model, x, method=method, budget=400).notes)
@@ -191,12 +193,26 @@ def test_the_hash_of_the_weights_is_shown(model, tmp_path):
     assert "<dt>Hash of the weights</dt><dd>abc123</dd>" in text
 
 
+def test_a_command_has_a_line_for_each_option_and_can_be_pasted(model, tmp_path):
+    command = "mlmc-dropout estimate --model net.py:make --inputs 'my data.npy' --relative"
+    result = md.estimate(model, np.zeros((3, 1)), method="pooled", budget=64)
+    shown = html.unescape(re.search(r"<code>(.*?)</code>", _page(tmp_path, result, command=command), re.S)[1])
+    assert shown.splitlines()[1] == "    --model net.py:make \\" and len(shown.splitlines()) == 4
+    assert shlex.split(shown.replace("\\\n", " ")) == shlex.split(command)
+
+
+def test_what_was_asked_names_the_method_that_auto_chose(model, tmp_path):
+    text = _page(tmp_path, md.estimate(model, np.zeros((3, 1)), budget=64))
+    assert re.search(r"<dt>Method</dt><dd>auto, which chose [a-z-]+: ", text) and "Method asked for" not in text
+
+
 def test_settings_have_names_and_stand_once(model, tmp_path):
     x = np.linspace(0, 1, 5)[:, None]
     result = md.estimate(model, x, method="control-variate", budget=300)
     text = _page(tmp_path / "a", result, x, asked={"labels": "y.npy", "relative": True})
-    for name in ("Passes of a design", "Masks at which gradients were taken", "Method asked for", "True labels"):
+    for name in ("Passes of a design", "True labels"):
         assert f"<dt>{name}</dt>" in text
+    assert "Masks at which gradients were taken" not in text  # none were
     assert "<dt>Relative</dt><dd>yes</dd>" in text and "<dt>Design</dt>" not in text
     classes = md.estimate(model, x, method="pooled", budget=64, outputs="logits")
     for asked in ({}, {"outputs": "logits"}):

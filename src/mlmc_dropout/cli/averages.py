@@ -9,11 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mlmc_dropout.report.names import class_words, component_names, is_classes, is_pair, places
+from mlmc_dropout.report.folder import TABLE
+from mlmc_dropout.report.maps import image_channels
+from mlmc_dropout.report.names import class_words, component_names, is_classes, is_pair
 from mlmc_dropout.report.numbers import matrix
 from mlmc_dropout.result import Result
 
 __all__ = ["Averages"]
+
+MOST_LINES = 20  # of a table
+
+
+def _is_flat(result: Result) -> bool:
+    """Whether an input has rows and columns of classes."""
+    return len(result.structure.names()[0][1]) == 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +30,20 @@ class Averages:
     """What is averaged.
 
     Attributes:
-        names: One per line: of the outputs, or of the classes.
+        names: One per line: of the outputs, of the classes, or of the channels of images.
+        groups: The line that a component belongs to, (components,).
         inputs: Number of inputs.
-        places: Pixels or words of an input that are averaged over; 1 if there are none.
-        unit: What has a standard error of its own: "input", "pixel" or "place".
+        unit: What has a standard error of its own: "input", "pixel" or "position".
     """
 
     names: Sequence[str]
+    groups: NDArray[np.int64]
     inputs: int
-    places: int
     unit: str
 
     @classmethod
     def of(cls, result: Result, class_names: Sequence[str] = ()) -> Averages:
-        """Over the inputs of a result, and over the places of each, where every place has all classes.
+        """Over the inputs of a result, and over the pixels or positions of each, where all have the same classes.
 
         Args:
             result: The estimate.
@@ -43,12 +52,19 @@ class Averages:
         Returns:
             What is averaged.
         """
-        inputs = len(matrix(result.mean))
-        several = places(result) if is_classes(result) and not is_pair(result) else 1
-        if several == 1:
-            return cls(component_names(result, class_names), inputs, 1, "input")
-        unit = "pixel" if len(result.structure.names()[0][1]) == 3 else "place"
-        return cls(class_words(result, class_names), inputs, several, unit)
+        inputs, width = matrix(result.mean).shape
+        channels = image_channels(result)
+        if is_classes(result) and not is_pair(result):
+            words = class_words(result, class_names)
+            unit = "input" if len(words) == width else "pixel" if _is_flat(result) else "position"
+            return cls(words, np.arange(width) % len(words), inputs, unit)
+        if channels is None or len(class_names) == width:
+            return cls(component_names(result, class_names), np.arange(width), inputs, "input")
+        count = int(channels.max()) + 1
+        names = class_names if len(class_names) == count else [f"channel {i}" for i in range(count)]
+        if count == 1:
+            names = class_words(result, class_names)[1:] if is_pair(result) else ["all pixels"]
+        return cls(names, channels, inputs, "pixel")
 
     def __call__(self, value: Any) -> NDArray[np.float64]:
         """The averages of something that every output has.
@@ -59,7 +75,28 @@ class Averages:
         Returns:
             One number per line.
         """
-        return np.asarray(matrix(value).reshape(-1, len(self.names)).mean(axis=0))
+        of_components = matrix(value).mean(axis=0)
+        return np.bincount(self.groups, weights=of_components) / np.bincount(self.groups)
+
+    @property
+    def places(self) -> int:
+        """Pixels or positions of an input that are averaged over; 1 if there are none."""
+        return len(self.groups) // len(self.names)
+
+    def lines(self, *columns: Sequence[str]) -> list[tuple[str, ...]]:
+        """Rows of a table, not too many.
+
+        Args:
+            *columns: One cell per line each.
+
+        Returns:
+            Name and cells of each line; what is left out is counted, and where it is to be found.
+        """
+        shown = [*zip(self.names, *columns, strict=True)]
+        if len(shown) <= MOST_LINES:
+            return shown
+        more = f"… {len(shown) - MOST_LINES} more in {TABLE}"
+        return [*shown[:MOST_LINES], (more, *[""] * len(columns))]
 
     @property
     def over(self) -> str:

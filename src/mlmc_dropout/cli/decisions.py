@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 
 from mlmc_dropout.cli.averages import Averages
 from mlmc_dropout.cli.console import TextTable
-from mlmc_dropout.report.formats import passes, short
+from mlmc_dropout.report.folder import QUANTITIES, TABLE
+from mlmc_dropout.report.formats import passes, percent, short
 from mlmc_dropout.report.names import class_words
 from mlmc_dropout.report.numbers import matrix
 from mlmc_dropout.result import Result
 
 __all__ = ["decision_report"]
 
-MOST_ROWS = 12  # of a table
+MOST_ROWS = 20  # of a table
 MOST_NAMED = 60  # inputs that are named one by one
 
 
@@ -44,7 +45,7 @@ def decision_report(
         table = _single(question, value, settled)
         if value.ndim > 1:
             lines = _sides(value, settled, Averages.of(result, class_names).names)
-            table = _counted(question, ("output", "above", "not above", "open"), lines)
+            table = _counted(question, ("output", "yes", "no", "open"), lines)
     else:
         return None, [*_chosen(result, rest), _how_many(settled, asked)]
     return table, [_how_many(settled, asked)]
@@ -53,7 +54,7 @@ def decision_report(
 def _counted(question: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> TextTable:
     shown = list(lines[:MOST_ROWS])
     if len(lines) > len(shown):
-        shown.append((f"… {len(lines) - len(shown)} more", *[""] * (len(columns) - 1)))
+        shown.append((f"… {len(lines) - len(shown)} more in {TABLE}", *[""] * (len(columns) - 1)))
     return TextTable(question, columns, shown)
 
 
@@ -66,7 +67,7 @@ def _labels(value: NDArray[Any], settled: NDArray[Any], names: Sequence[str]) ->
 
 def _single(question: str, value: NDArray[Any], settled: NDArray[Any]) -> TextTable:
     """The answers of inputs with one output."""
-    answers = (("above", value.astype(bool)), ("not above", ~value.astype(bool)))
+    answers = (("yes", value.astype(bool)), ("no", ~value.astype(bool)))
     lines = [(text, str(which.sum()), str((which & ~settled).sum())) for text, which in answers]
     return TextTable(question, ("answer", "inputs", "open"), lines)
 
@@ -87,7 +88,8 @@ def _chosen(result: Result, rest: str) -> list[str]:
     if known:
         rows = rows[np.argsort(-matrix(result[by].value)[rows, 0], kind="stable")]
     total, what = len(result["decision"].value), by.replace("_", " ")
-    named = ", ".join(map(str, rows[:MOST_NAMED])) + (" and more in quantities.csv" if len(rows) > MOST_NAMED else "")
+    named = ", ".join(map(str, rows[:MOST_NAMED]))
+    named += f" and {len(rows) - MOST_NAMED} more in {QUANTITIES}" if len(rows) > MOST_NAMED else ""
     return [
         f"Which {count} of the {total} inputs have the largest {what}?",
         f"Inputs {named}{', the largest first' if known else ''}.",
@@ -96,15 +98,14 @@ def _chosen(result: Result, rest: str) -> list[str]:
 
 def _how_many(settled: NDArray[Any], asked: Mapping[str, Any]) -> str:
     """How many decisions are settled, and which inputs have open ones."""
-    confidence = (
-        f" at {short(100 * float(asked['confidence']), 4, plain=True)} % confidence" if "confidence" in asked else ""
-    )
+    confidence = f" at {percent(float(asked['confidence']), 4, plain=True)} confidence" if "confidence" in asked else ""
     if settled.all():
-        return f"All {passes(settled.size, plain=True)} decisions are settled{confidence}."
+        return f"All {passes(settled.size)} decisions are settled{confidence}."
     rows = np.flatnonzero(~settled.reshape(len(settled), -1).all(axis=1))
-    more = " and more" if len(rows) > MOST_NAMED // 4 else ""
-    where = f"{'input' if len(rows) == 1 else 'inputs'} {', '.join(map(str, rows[: MOST_NAMED // 4]))}{more}"
+    few = MOST_NAMED // 4
+    where = f"{'input' if len(rows) == 1 else 'inputs'} {', '.join(map(str, rows[:few]))}"
+    where += f" and {len(rows) - few} more" if len(rows) > few else ""
     count = int((~settled).sum())
     verb = "is" if count == 1 else "are"
-    sizes = f"{passes(count, plain=True)} of {passes(settled.size, plain=True)}"
+    sizes = f"{passes(count)} of {passes(settled.size)}"
     return f"{sizes} decisions {verb} open{confidence}: {where}."

@@ -100,7 +100,7 @@ def _tables(results: dict[str, Result]) -> list[TextTable]:
     mean, variance = [], []
     for name, result in results.items():
         gains = compare(result)
-        label, cost = _label(name, result), passes(result.cost, plain=True)
+        label, cost = _label(name, result), passes(result.cost)
         of_mean = (_average(result.mean, 6), _average(result.mean_stderr, 2), ratio(gains.gain_mean, plain=True))
         of_variance = (_average(result.variance, 4), _average(result.variance_stderr, 2))
         mean.append((label, cost, *of_mean, _average(result.S2_mean, 3)))

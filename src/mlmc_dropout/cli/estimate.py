@@ -83,7 +83,7 @@ def estimate(
         bool, typer.Option("--relative", help="Tolerances as shares of the largest value.", rich_help_panel=STOP)
     ] = False,
     quantile: Annotated[
-        float, typer.Option(help="Share of components that must meet the tolerance.", rich_help_panel=STOP)
+        float, typer.Option(help="Share of outputs that must meet the tolerance.", rich_help_panel=STOP)
     ] = 1.0,
     effort: Annotated[
         str | None,
@@ -147,7 +147,7 @@ def estimate(
         tolerance: Standard error of the mean to reach.
         tolerance_variance: Standard error of the variance to reach.
         relative: Tolerances are shares of the largest value.
-        quantile: Share of components that must meet the tolerance.
+        quantile: Share of outputs that must meet the tolerance.
         effort: ``adaptive`` or ``equal``; adaptive by default where there is a tolerance.
         decision: ``label``, ``above:0.5``, ``top:50`` or ``top:50:entropy``: what to settle instead of numbers.
         confidence: The probability with which each decision has to be right.

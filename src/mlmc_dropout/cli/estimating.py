@@ -25,7 +25,9 @@ from mlmc_dropout.errors import InputError, MLMCDropoutError
 from mlmc_dropout.quantities.questions import questions_for
 from mlmc_dropout.report.data import PageData
 from mlmc_dropout.report.folder import PAGE
+from mlmc_dropout.report.numbers import matrices
 from mlmc_dropout.report.passes import passes_of, telling_rows
+from mlmc_dropout.report.truth import judge
 from mlmc_dropout.result import Result
 from mlmc_dropout.runtime.fingerprint import of_model
 from mlmc_dropout.sampling.sampler import DropoutSampler
@@ -78,8 +80,11 @@ def estimate_files(files: Files, settings: dict[str, Any], work: Work, output: O
         result
     )
     info["warnings"] += problems
-    if names and settings["outputs"] == "values" and files.transform is None and not problems:
-        output.note("class names were given, and outputs are read as values; for a classifier add --outputs logits")
+    if settings["outputs"] == "values" and files.transform is None and not problems and _has_classes(data, result):
+        output.note(
+            "the labels or names are of classes, and outputs are read as values; for probabilities, entropies and how "
+            "sure the predicted classes are add --outputs logits"
+        )
     code = finish(work.out, result, info, data, work.page, output)
     if work.show and work.page:
         show_page(work.out / PAGE)
@@ -117,6 +122,11 @@ def _run(material: Material, settings: dict[str, Any], output: Output) -> tuple[
     return run_model(call)
 
 
+def _has_classes(data: PageData, result: Result) -> bool:
+    """Whether names or labels tell that the outputs are of classes."""
+    return bool(data.class_names) or (data.labels is not None and judge(matrices(result), data.labels).classes)
+
+
 def _passes(material: Material, result: Result, settings: dict[str, Any]) -> dict[int, Any]:
     """Single passes of a few inputs for the page; without them where the model does not take so few."""
     with contextlib.suppress(MLMCDropoutError, RuntimeError), warnings.catch_warnings():
@@ -138,7 +148,7 @@ def _plain(settings: dict[str, Any]) -> dict[str, Any]:
         idle.add("confidence")
     if settings["method"] != "mlmc":
         idle.add("levels")
-    if settings["tolerance"] is None and settings["tolerance_variance"] is None:
+    if settings["quantile"] == 1.0 or (settings["tolerance"] is None and settings["tolerance_variance"] is None):
         idle.add("quantile")
     plain = {key: value for key, value in settings.items() if value not in (None, False) and key not in idle}
     if not isinstance(plain.get("ladder", ""), str):

@@ -24,7 +24,7 @@ from mlmc_dropout.evaluation.result import Evaluation
 from mlmc_dropout.quantities.class_axis import check_class_axis
 from mlmc_dropout.quantities.outputs import check_outputs
 from mlmc_dropout.report.evaluation import write_evaluation_folder
-from mlmc_dropout.report.formats import short
+from mlmc_dropout.report.formats import passes, short
 
 __all__ = ["evaluate_files"]
 
@@ -92,7 +92,7 @@ def _finish(found: Evaluation, info: dict[str, Any], work: Work, output: Output)
     page = write_page_if_possible(work.out, output) if work.page else None
     output.say(f"{found.status.value} Results are in {work.out} ({', '.join(written)}).")
     if page:
-        output.say(f"The page is {page}")
+        output.say(f"Open the page: {page}")
         if work.show:
             show_page(page)
     output.data({**found.to_json(), "out": str(work.out), "files": written, "page": page})
@@ -104,5 +104,5 @@ def _table(found: Evaluation) -> TextTable:
         (name, short(one.value, 4, plain=True), short(one.stderr, plain=True), short(one.shown_bias, plain=True))
         for name, one in found.estimates.items()
     ]
-    caption = f"{found.method}: {found.rows} inputs, {short(found.cost, plain=True)} passes per input on average"
+    caption = f"{found.method}: {found.rows} inputs, {passes(found.cost)} passes per input on average"
     return TextTable(caption, ("metric", "value", "± stderr", "bias left"), rows)

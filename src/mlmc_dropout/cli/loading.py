@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from mlmc_dropout.errors import InputError, ModelError
+from mlmc_dropout.errors import InputError, ModelError, did_you_mean
 from mlmc_dropout.runtime.fingerprint import of_model
 from mlmc_dropout.sampling.outputs import as_transform
 
@@ -169,8 +169,14 @@ def _attribute(module: ModuleType, name: str, spec: str) -> Any:
     try:
         return getattr(module, name)
     except AttributeError:
-        public = [key for key in vars(module) if not key.startswith("_")]
-        raise InputError(f"{spec!r}: the module has no {name!r}; it has {', '.join(public[:8]) or 'nothing'}") from None
+        own = [
+            key
+            for key, value in vars(module).items()
+            if not (key.startswith("_") or isinstance(value, ModuleType))
+            and getattr(value, "__module__", module.__name__) == module.__name__
+        ]
+        has = ", ".join(own[:8]) or "nothing"
+        raise InputError(f"{spec!r}: the module has no {name!r}{did_you_mean(name, own)}; it has {has}") from None
 
 
 # --------------------------------------------------------------------------------------- weights

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from mlmc_dropout.cli.averages import Averages
 from mlmc_dropout.cli.console import TextTable
-from mlmc_dropout.report.formats import passes, short
+from mlmc_dropout.report.certainty import file_of
+from mlmc_dropout.report.formats import passes, percent, short
 from mlmc_dropout.report.numbers import average, matrix
 from mlmc_dropout.report.predictions import Predictions, passes_to_settle, predictions
 from mlmc_dropout.result import Result
@@ -21,6 +22,7 @@ __all__ = ["quantity_summary", "quantity_tables"]
 
 MOST_ITEMS = 8
 MOST_LABEL, MOST_WORD = 20, 10  # characters of a class name and of its words: the table has 80 columns in all
+WHERE = {"pixel": "row,column"}
 _HEADS = {"entropy": "entropy", "expected_entropy": "of data", "mutual_information": "mutual inf."}
 
 
@@ -48,16 +50,21 @@ def _uncertain(found: Predictions) -> TextTable:
     entropies = [name for name in ("entropy", "mutual_information") if name in found.entropies]
     several = any(found.where)
     p, p_stderr = found.label_p
+    items = found.order[:MOST_ITEMS]
     rows = []
-    for item in found.order[:MOST_ITEMS]:
+    for item in items:
         cells = [_cut(found.name(item)), _pair(p[item], p_stderr[item])]
         if found.knows_confidence:
             cells.append(confidence_text(float(found.confidence[item])))
         cells += [_pair(*(float(values[item]) for values in found.entropies[name])) for name in entropies]
         where = f" {found.where[item]}" if several else ""
         rows.append((f"{found.rows[item]}{where}", *cells))
-    heads = ["input", "label", "probability", *(["certain"] if found.knows_confidence else [])]
-    caption = "The most uncertain inputs first"
+    heads = [found.unit, "predicted", "probability", *(["certain"] if found.knows_confidence else [])]
+    count = len(found.label)
+    caption = f"All {count} {found.unit}s, the most uncertain first"
+    if count > len(items):
+        where = f"as input at {WHERE.get(found.unit, found.unit)}; " if several else ""
+        caption = f"The {len(items)} most uncertain of {count} {found.unit}s ({where}all are in {file_of(found)})"
     return TextTable(caption, [*heads, *(_HEADS[name] for name in entropies)], rows, text_columns=2)
 
 
@@ -66,14 +73,16 @@ def _settled(found: Predictions, spent: NDArray[np.float64]) -> str:
         return ""
     unsettled, count = found.unsettled, len(found.label)
     if not len(unsettled):
-        return f"All {count} labels are settled: more passes would change none of them, with {SETTLED:.0%} confidence."
+        sure = percent(SETTLED, plain=True)
+        return f"All {count} predicted classes are settled: more passes would change none, with {sure} confidence."
     needed = [passes_to_settle(float(found.confidence[item]), float(spent[found.rows[item]])) for item in unsettled]
     usual = float(np.median(needed))
     one = len(unsettled) == 1
-    text = f"{len(unsettled)} of {count} labels {'is' if one else 'are'} not settled (confidence below {SETTLED:.0%})"
+    text = f"{len(unsettled)} of {count} predicted classes {'is' if one else 'are'} not settled at "
+    text += f"{percent(SETTLED, plain=True)} confidence"
     if math.isfinite(usual):
-        who = "it" if one else "half of them"
-        text += f"; about {passes(float(f'{usual:.2g}'), plain=True)} passes per input would settle {who}"
+        who = "it" if one else "half"
+        text += f"; about {passes(float(f'{usual:.2g}'))} passes per input would settle {who}"
     return text + "."
 
 
@@ -81,20 +90,14 @@ def _averages(result: Result, class_names: Sequence[str], leave_out: Sequence[st
     """What has one value per output, averaged over the inputs."""
     width, averages = result.structure.width, Averages.of(result, class_names)
     shown = {
-        name: (averages(one.value), averages(one.stderr))
+        name: [_pair(float(v), float(e)) for v, e in zip(averages(one.value), averages(one.stderr), strict=True)]
         for name, one in result.quantities.items()
         if name not in leave_out and one.stderr is not None and matrix(one.value).shape[1] == width
     }
     if not shown:
         return None
-    rows = [
-        (label, *(_pair(float(value[i]), float(error[i])) for value, error in shown.values()))
-        for i, label in enumerate(averages.names[:MOST_ITEMS])
-    ]
-    if len(averages.names) > MOST_ITEMS:
-        rows.append((f"… {len(averages.names) - MOST_ITEMS} more", *[""] * len(shown)))
     caption = f"Averages over {averages.over}, {averages.error_head}"
-    return TextTable(caption, ["output", *shown], rows)
+    return TextTable(caption, ["output", *shown], averages.lines(*shown.values()))
 
 
 def confidence_text(confidence: float) -> str:
@@ -110,7 +113,7 @@ def confidence_text(confidence: float) -> str:
         >>> confidence_text(0.5389), confidence_text(0.99999)
         ('53.9 %', '>99.9 %')
     """
-    return ">99.9 %" if confidence > 0.999 else f"{short(100 * confidence, 3, plain=True)} %"
+    return ">99.9 %" if confidence > 0.999 else percent(confidence, 3, plain=True)
 
 
 def _pair(value: float, error: float) -> str:

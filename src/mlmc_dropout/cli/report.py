@@ -46,7 +46,7 @@ def report(
         raise InputError(f"{str(run)!r} is a file, and a page is about a folder: give {str(run.parent)!r}")
     page = write_page(run, out)
     output = Output(as_json, quiet)
-    output.say(f"The page is {page}")
+    output.say(f"Open the page: {page}")
     if show:
         show_page(page)
     output.data({"page": str(page)})

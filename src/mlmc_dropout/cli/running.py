@@ -19,7 +19,7 @@ from mlmc_dropout.cli.decisions import decision_report
 from mlmc_dropout.cli.quantities import quantity_summary, quantity_tables
 from mlmc_dropout.errors import InputError, MissingExtraError, did_you_mean
 from mlmc_dropout.report.folder import write_somewhere
-from mlmc_dropout.report.formats import passes, short
+from mlmc_dropout.report.formats import passes, percent, short
 from mlmc_dropout.report.numbers import matrices
 from mlmc_dropout.report.predictions import predictions
 from mlmc_dropout.report.truth import judge
@@ -158,7 +158,7 @@ def finish(out: Path, result: Result, info: Mapping[str, Any], x: Any, page: boo
         print_error(f"{moved}; the results are in {out} instead")
     output.say(f"{result.status.value} Results are in {out}{os.sep} ({', '.join(files)}).")
     if written:
-        output.say(f"The page is {written}")
+        output.say(f"Open the page: {written}")
     output.data(
         {**summary(result), **quantity_summary(result, names), "out": str(out), "files": files, "page": written}
     )
@@ -180,8 +180,10 @@ def beside_labels(result: Result, data: Any) -> str:
         return ""
     verdict = judge(matrices(result), labels, predictions(result))
     if verdict.classes:
-        return f"Accuracy of the mean prediction: {1 - verdict.error():.1%} of {verdict.wrong.size} labels."
-    return f"Root mean square error of the mean: {short(verdict.error())}, by {verdict.wrong.size} labels."
+        share = percent(1 - verdict.error(), 3, plain=True)
+        return f"Accuracy of the mean prediction: {share} of {verdict.wrong.size} true labels."
+    error = short(verdict.error(), plain=True)
+    return f"Root mean square error of the mean: {error}, by {verdict.wrong.size} true labels."
 
 
 def _show_decisions(result: Result, asked: Mapping[str, Any], names: Sequence[str], output: Output) -> None:
@@ -249,27 +251,22 @@ def summary(result: Result) -> dict[str, Any]:
     }
 
 
-def overview(result: Result, names: Sequence[str] = (), max_rows: int = 8) -> TextTable:
-    """Averages over the inputs, one line per output component, or per class of all pixels.
+def overview(result: Result, names: Sequence[str] = ()) -> TextTable:
+    """Averages over the inputs, one line per output component, or per class or channel of all pixels.
 
     Args:
         result: The estimate.
         names: Names of the components; those of the output's structure by default.
-        max_rows: Further components are only counted.
 
     Returns:
         The table.
     """
     averages = Averages.of(result, names)
-    columns = [averages(v) for v in (result.mean, result.mean_stderr, result.variance, result.variance_stderr)]
-    labels = averages.names[:max_rows]
-    rows = [(label, *(short(float(column[i]), 4, plain=True) for column in columns)) for i, label in enumerate(labels)]
-    hidden = len(averages.names) - len(labels)
-    if hidden:
-        rows.append((f"… {hidden} more", "", "", "", ""))
-    spent = f"{passes(result.cost, plain=True)} passes per input"
+    parts = ((result.mean, 4), (result.mean_stderr, 2), (result.variance, 4), (result.variance_stderr, 2))
+    columns = [[short(float(v), digits, plain=True) for v in averages(values)] for values, digits in parts]
+    spent = f"{passes(result.cost)} passes per input"
     if result.passes.min() < result.passes.max():
         spent += " on average"
     caption = f"{result.method}: averages over {averages.over}, {spent}"
     error = averages.error_head
-    return TextTable(caption, ("output", "mean", error, "variance", error), rows)
+    return TextTable(caption, ("output", "mean", error, "variance", error), averages.lines(*columns))

@@ -19,7 +19,7 @@ from mlmc_dropout.report.pictures import input_name, item_name, output_names
 from mlmc_dropout.report.predictions import Predictions, passes_to_settle, predictions
 from mlmc_dropout.result.text import SETTLED
 
-__all__ = ["certainty"]
+__all__ = ["certainty", "file_of"]
 
 Array = NDArray[np.float64]
 MOST_BARS = 5  # inputs whose classes are drawn
@@ -123,7 +123,7 @@ def _ranking(folder: Folder, found: Predictions) -> list[TableBlock]:
     columns += ["Confidence"] if found.knows_confidence else []
     columns += ["Votes"] if found.votes is not None else []
     votes = " Votes: the share of passes that predict the same class." if found.votes is not None else ""
-    files = f" All {found.unit}s are in {_file(found)}." if folder.has_files else ""
+    files = f" All {found.unit}s are in {file_of(found)}." if folder.has_files else ""
     note = f"± is one standard error.{votes}{files}"
     rows = [_rank(folder, found, item) for item in items]
     heads = {"entropy": "Entropy", "expected_entropy": "Of the data", "mutual_information": "Of the model"}
@@ -140,7 +140,15 @@ def _ranking(folder: Folder, found: Predictions) -> list[TableBlock]:
     ]
 
 
-def _file(found: Predictions) -> str:
+def file_of(found: Predictions) -> str:
+    """The file with all predictions.
+
+    Args:
+        found: The predictions.
+
+    Returns:
+        Its name.
+    """
     inputs = int(found.rows[-1]) + 1
     return TABLE if len(found.rows) > MOST_PLACES * inputs else QUANTITIES
 
@@ -182,7 +190,7 @@ def _unsettled(folder: Folder, found: Predictions) -> Section:
             "Passes needed",
         ),
         rows,
-        f"{hidden} more are {f'in {_file(found)}' if folder.has_files else 'not shown'}." if hidden else "",
+        f"{hidden} more are {f'in {file_of(found)}' if folder.has_files else 'not shown'}." if hidden else "",
         text_columns=3,
     )
     return Section("unsettled", title, [why, table], short="Unsettled")
@@ -203,7 +211,7 @@ def _contest(folder: Folder, found: Predictions, item: int) -> list[str]:
 
 
 def _needed(count: float) -> str:
-    return f"about {passes(float(f'{count:.2g}'))}" if count < 1e7 else "more than ten million"
+    return f"about {passes(float(f'{count:.2g}'))}" if count < 1e7 else "over 10⁷"
 
 
 # ------------------------------------------------------------------------- means and variances

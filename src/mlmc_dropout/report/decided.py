@@ -22,7 +22,7 @@ from mlmc_dropout.stopping.decisions import TopK
 __all__ = ["Question", "decisions", "open_items", "question", "settled_inputs"]
 
 MOST = 20  # rows of a table
-CLEAR = 5.0  # standard errors from which on it is not chance that keeps a decision open, but how few passes there are
+CLEAR = 3.0  # standard errors from which on it is not chance that keeps a decision open, but how few passes there are
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +148,23 @@ def decisions(folder: Folder, m: Matrices, found: Predictions | None) -> Section
     blocks: list[Text | TableBlock] = [
         Text(f"The question: {asked.in_words(len(spent))}"),
         Text(
-            f"{passes(settled.sum())} of {passes(len(settled))} inputs are settled{_confidence(folder)}, with "
-            f"{passes(np.median(spent))} passes in the median and {passes(spent.max())} at most."
+            f"{_how_many(folder)}{_confidence(folder)}. Inputs got {passes(np.median(spent))} passes in the median and "
+            f"{passes(spent.max())} at most."
         ),
         _answers(folder, m, found, asked),
     ]
     if not settled.all():
         blocks.append(_open_ones(folder, m, found, asked))
     return Section("decisions", "Decisions", blocks)
+
+
+def _how_many(folder: Folder) -> str:
+    """How many decisions are open, as the terminal counts them."""
+    settled = folder.result["decision"].settled
+    count = int((~settled).sum())
+    if not count:
+        return f"All {passes(settled.size)} decisions are settled"
+    return f"{passes(count)} of {passes(settled.size)} decisions {'is' if count == 1 else 'are'} open"
 
 
 def _confidence(folder: Folder) -> str:
@@ -175,24 +184,23 @@ def _answers(folder: Folder, m: Matrices, found: Predictions | None, asked: Ques
         return _outputs(folder, asked)
     decision = folder.result["decision"]
     value, settled = decision.value.reshape(-1), decision.settled.reshape(-1)
-    above = f", above {short(asked.threshold)}" if asked.kind == "above" else ""
     rows = [
-        [text, passes((value == answer).sum()), passes((settled & (value == answer)).sum())]
-        for text, answer in ((f"Yes{above}", True), ("No", False))
+        [text, passes((value == answer).sum()), passes((~settled & (value == answer)).sum())]
+        for text, answer in (("yes", True), ("no", False))
     ]
-    return TableBlock("The answers", ("Answer", "Inputs", "Settled"), rows, f"Each input is in {QUANTITIES}.")
+    return TableBlock("The answers", ("Answer", "Inputs", "Open"), rows, f"Each input is in {QUANTITIES}.")
 
 
 def _classes(folder: Folder, found: Predictions) -> TableBlock:
     """How many items each class has."""
     value, settled = (a.reshape(-1) for a in (folder.result["decision"].value, folder.result["decision"].settled))
     counts = np.bincount(value, minlength=len(found.names))
-    sure = np.bincount(value[settled], minlength=len(found.names))
+    opened = np.bincount(value[~settled], minlength=len(found.names))
     shown = np.sort(np.argsort(-counts, kind="stable")[:MOST])
-    rows = [[found.names[c], passes(counts[c]), passes(sure[c])] for c in shown]
+    rows = [[found.names[c], passes(counts[c]), passes(opened[c])] for c in shown]
     rest = len(found.names) - len(shown)
     note = f"{rest} further classes have {passes(counts.sum() - counts[shown].sum())} {found.unit}s." if rest else ""
-    return TableBlock("The answers", ("Predicted class", f"{found.unit.capitalize()}s", "Settled"), rows, note)
+    return TableBlock("The answers", ("Predicted class", f"{found.unit.capitalize()}s", "Open"), rows, note)
 
 
 def _chosen(folder: Folder, m: Matrices, asked: Question) -> TableBlock:
@@ -227,7 +235,7 @@ def _outputs(folder: Folder, asked: Question) -> TableBlock:
     ]
     note = f"{passes(len(names) - MOST)} further outputs are in {TABLE}." if len(names) > MOST else ""
     head = "Class" if asked.probabilities else "Output"
-    return TableBlock("The answers: inputs for each output", (head, "Yes", "No", "Not settled"), rows, note)
+    return TableBlock("The answers: inputs for each output", (head, "Yes", "No", "Open"), rows, note)
 
 
 def _compared(folder: Folder, m: Matrices, asked: Question) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:

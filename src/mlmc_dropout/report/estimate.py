@@ -5,6 +5,7 @@ Sections that do not apply are left out.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from mlmc_dropout.report import charts
 from mlmc_dropout.report.blocks import Card, CodeBlock, Facts, Note, Page, Section, TableBlock, Text
 from mlmc_dropout.report.certainty import certainty
-from mlmc_dropout.report.decided import question, settled_inputs
+from mlmc_dropout.report.decided import question
 from mlmc_dropout.report.doubts import warnings
 from mlmc_dropout.report.folder import Folder
 from mlmc_dropout.report.formats import duration, passes, percent, probability, ratio, short
@@ -54,7 +55,7 @@ def page(folder: Folder) -> Page:
     """
     result, m = folder.result, matrices(folder.result)
     rows, width = m.mean.shape
-    date = folder.info.get("date", "")
+    date = str(folder.info.get("date", "")).replace("T", " ").replace("+00:00", " UTC")
     spent = f"{passes(result.cost)} passes {'on average ' * _uneven(result)}for each of {passes(rows)} inputs"
     return Page(
         str(folder.info.get("title") or "Estimate"),
@@ -127,8 +128,9 @@ def _unmet(folder: Folder, m: Matrices) -> int:
 
 def _request(folder: Folder, rows: int, width: int) -> Section:
     result, asked = folder.result, dict(folder.info.get("asked") or {})
-    items = [("Inputs", f"{passes(rows)} inputs, {passes(width)} output component{'s' * (width != 1)} each")]
-    items.append(("Method", f"{result.method}: {_METHODS.get(result.method, 'see the documentation')}"))
+    items = [("Inputs", f"{passes(rows)} inputs, {passes(width)} output{'s' * (width != 1)} each")]
+    chosen = "auto, which chose " if result.metadata.get("asked") == "auto" else ""
+    items.append(("Method", f"{chosen}{result.method}: {_METHODS.get(result.method, 'see the documentation')}"))
     items += [
         (_setting_name(key), _setting_text(value)) for key, value in asked.items() if key not in ("method", "inputs")
     ]
@@ -138,11 +140,11 @@ def _request(folder: Folder, rows: int, width: int) -> Section:
 
 
 _NAMES = {
-    "tolerance": "Standard error of the mean",
-    "tolerance_variance": "Standard error of the variance",
+    "tolerance": "Tolerance: standard error of the mean",
+    "tolerance_variance": "Tolerance: standard error of the variance",
+    "quantile": "Share of outputs that must meet it",
     "labels": "True labels",
     "masks": "Masks of the inputs",
-    "asked": "Method asked for",
     "design": "Passes of a design",
     "gradient_masks": "Masks at which gradients were taken",
     "coarse_samples_per_pass": "Samples of the expansion per pass",
@@ -210,8 +212,8 @@ def _found_classes(folder: Folder, found: Predictions, comparison: Comparison) -
 def _settled(folder: Folder, found: Predictions | None) -> list[Card]:
     """How many decisions, or else predicted classes, more passes would hardly change."""
     if "decision" in folder.result.quantities:
-        settled = settled_inputs(folder.result)
-        return [Card(passes(settled.sum()), "Decisions settled", f"of {passes(len(settled))} inputs")]
+        settled = folder.result["decision"].settled
+        return [Card(passes(settled.sum()), "Decisions settled", f"of {passes(settled.size)}")]
     if found is None or not found.knows_confidence:
         return []
     count = len(found.label)
@@ -277,15 +279,25 @@ def _in_words(plain: float) -> str:
     return "an unknown number of passes" if np.isnan(plain) else f"{passes_in_words(plain)} passes"
 
 
+def _by_options(command: str) -> str:
+    """A command with a line per option, so that no page breaks one in two; it can be pasted as it is."""
+    lines: list[list[str]] = [[]]
+    for word in shlex.split(command):
+        if word.startswith("-"):
+            lines.append([])
+        lines[-1].append(word)
+    return " \\\n    ".join(shlex.join(line) for line in lines)
+
+
 def _settings(folder: Folder) -> Section:
     result = folder.result
     blocks: list[Any] = []
     if folder.info.get("command"):
-        blocks.append(CodeBlock(str(folder.info["command"]), "The command that made this run"))
+        blocks.append(CodeBlock(_by_options(str(folder.info["command"])), "The command that made this run"))
     versions = dict(result.metadata.get("versions") or {})
-    said = {"versions", *(folder.info.get("asked") or {})}
+    said = {"versions", "asked", *(folder.info.get("asked") or {})}
     settings = [
-        (_setting_name(k), _setting_text(v)) for k, v in result.metadata.items() if k not in said and v is not None
+        (_setting_name(k), _setting_text(v)) for k, v in result.metadata.items() if k not in said and v not in (None, 0)
     ]
     facts = [("Seed", str(result.seed)), *settings]
     if folder.info.get("weights"):

@@ -69,7 +69,7 @@ def page(folder: Path) -> Page:
     """
     found = load_evaluation(folder / FILE)
     info = json.loads((folder / FILE).read_text(encoding="utf-8")).get("info") or {}
-    lead = f"{found.status.value} {short(found.cost)} passes for each of {passes(found.rows)} inputs on average."
+    lead = f"{found.status.value} {passes(found.cost)} passes for each of {passes(found.rows)} inputs on average."
     return Page(
         str(info.get("title") or "Evaluation"),
         "MC dropout evaluation of a data set",

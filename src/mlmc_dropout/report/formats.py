@@ -21,30 +21,30 @@ def short(value: float, digits: int = 3, plain: bool = False) -> str:
     Args:
         value: The number; a dash stands for one that is not finite.
         digits: Significant digits; whole numbers are written in full.
-        plain: For a console: no thin spaces between thousands, and a hyphen for the minus sign.
+        plain: For a console: a hyphen for the minus sign.
 
     Returns:
         The text.
 
     Examples:
         >>> short(41234.0), short(0.0001234), short(-1.5), short(1893.2, 2)
-        ('41\u202f234', '1.23e−4', '−1.5', '1\u202f900')
-        >>> short(41234.0, plain=True), short(-0.0001234, plain=True)
-        ('41234', '-1.23e-4')
+        ('41234', '1.23e−4', '−1.5', '1900')
+        >>> short(-0.0001234, plain=True)
+        '-1.23e-4'
     """
     if not math.isfinite(value):
         return "–"
     if value == int(value) and abs(value) < _LARGEST:
-        text = f"{int(value):,}"
+        text = str(int(value))
     elif _SMALLEST <= abs(value) < _LARGEST:
         rounded = float(f"{value:.{digits}g}")
         decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
-        text = f"{rounded:,.{decimals}f}"
+        text = f"{rounded:.{decimals}f}"
         text = text.rstrip("0").rstrip(".") if "." in text else text
     else:
         head, _, exponent = f"{value:.{digits - 1}e}".partition("e")
         text = f"{head}e{int(exponent)}"
-    return text.replace(",", "") if plain else text.replace(",", "\u202f").replace("-", "−")
+    return text if plain else text.replace("-", "−")
 
 
 def with_error(value: float, error: float) -> str:
@@ -67,21 +67,20 @@ def with_error(value: float, error: float) -> str:
     return f"{value:.{decimals}f}\u00a0±\u00a0{error:.{decimals}f}".replace("-", "−")
 
 
-def passes(value: float, plain: bool = False) -> str:
+def passes(value: float) -> str:
     """A number of passes, or of anything else that is counted: whole, and in full.
 
     Args:
         value: The number; fractions come from gradients, which cost parts of a pass.
-        plain: For a console, as for :func:`short`.
 
     Returns:
         The text.
 
     Examples:
-        >>> passes(1023.6), passes(1023.6, plain=True), passes(0.4)
-        ('1\u202f024', '1024', '0.4')
+        >>> passes(1023.6), passes(0.4)
+        ('1024', '0.4')
     """
-    return short(float(round(value)) if math.isfinite(value) and abs(value) >= 1 else value, plain=plain)
+    return short(float(round(value)) if math.isfinite(value) and abs(value) >= 1 else value)
 
 
 def ratio(value: float, digits: int = 2, plain: bool = False) -> str:
@@ -104,21 +103,23 @@ def ratio(value: float, digits: int = 2, plain: bool = False) -> str:
     return f"{short(value, digits, plain)}×"
 
 
-def percent(share: float, digits: int = 2) -> str:
+def percent(share: float, digits: int = 2, plain: bool = False) -> str:
     r"""A share in percent.
 
     Args:
         share: The share; 1 is all.
         digits: Significant digits.
+        plain: For a console.
 
     Returns:
         The text.
 
     Examples:
-        >>> percent(0.1234)
-        '12\xa0%'
+        >>> percent(0.1234), percent(0.99, plain=True)
+        ('12\xa0%', '99 %')
     """
-    return f"{short(100 * share, digits)}\u00a0%"  # not broken into two lines
+    gap = " " if plain else "\u00a0"  # not broken into two lines
+    return f"{short(100 * share, digits, plain)}{gap}%"
 
 
 def probability(value: float) -> str:
@@ -138,7 +139,7 @@ def probability(value: float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time.
+    r"""A time.
 
     Args:
         seconds: Its length; None if it is not known.
@@ -147,15 +148,15 @@ def duration(seconds: float | None) -> str:
         The text, with one decimal below ten seconds.
 
     Examples:
-        >>> duration(1.26), duration(312.4), duration(None), duration(9000), duration(2e6)
-        ('1.3 s', '312 s', '–', '2.5 hours', '23.1 days')
+        >>> duration(1.26), duration(112.4), duration(None), duration(312.0), duration(9000), duration(2e6)
+        ('1.3\xa0s', '112\xa0s', '–', '5.2\xa0minutes', '2.5\xa0hours', '23.1\xa0days')
     """
     if seconds is None:
         return "–"
-    for unit, length in (("days", 86400.0), ("hours", 3600.0)):
+    for unit, length in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
         if seconds >= 2 * length:
-            return f"{short(seconds / length)} {unit}"
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+            return f"{short(seconds / length)}\u00a0{unit}"
+    return f"{seconds:.1f}\u00a0s" if seconds < 10 else f"{seconds:.0f}\u00a0s"
 
 
 def tick_label(value: float) -> str:
@@ -169,7 +170,7 @@ def tick_label(value: float) -> str:
 
     Examples:
         >>> tick_label(0.25), tick_label(1e-5), tick_label(-2000.0), tick_label(3e-5)
-        ('0.25', '10⁻⁵', '−2\u202f000', '3·10⁻⁵')
+        ('0.25', '10⁻⁵', '−2000', '3·10⁻⁵')
     """
     if value == 0 or _SMALLEST <= abs(value) < 1e5:
         return short(value, 4)

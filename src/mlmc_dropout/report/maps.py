@@ -18,7 +18,7 @@ from mlmc_dropout.report.svg import NARROW, WIDE, Axis, Chart, Size
 from mlmc_dropout.result import Result
 from mlmc_dropout.result.arrays import leaves
 
-__all__ = ["image_maps", "surfaces"]
+__all__ = ["image_channels", "image_maps", "surfaces"]
 
 Array = NDArray[np.float64]
 MIN_SIDE = 8  # pixels of an output that is taken for an image
@@ -79,8 +79,10 @@ def _grid(x: Array, values: Array) -> Array | None:
     first, second = np.unique(x[:, 0]), np.unique(x[:, 1])
     if min(len(first), len(second)) < 2 or len(first) * len(second) != len(x) or len({*map(tuple, x)}) != len(x):
         return None
-    if any(not np.allclose(np.diff(axis), axis[1] - axis[0], rtol=1e-3) for axis in (first, second)):
-        return None
+    for axis in (first, second):  # rounded in the file, perhaps: a tenth of a step is not seen
+        even = np.linspace(axis[0], axis[-1], len(axis))
+        if np.abs(axis - even).max() > 0.1 * (even[1] - even[0]):
+            return None
     matrix = np.empty((len(second), len(first)))
     matrix[np.searchsorted(second, x[:, 1]), np.searchsorted(first, x[:, 0])] = values
     return matrix[::-1]
@@ -206,6 +208,25 @@ def _image_axes(shape: tuple[int, ...]) -> tuple[int, int] | None:
     if len(shape) == 3 and {0, 1} <= {*long} and shape[2] <= min(shape[:2]):
         return 0, 1
     return None
+
+
+def image_channels(result: Result) -> NDArray[np.int64] | None:
+    """The channel of each component, where outputs are images.
+
+    Args:
+        result: The estimate.
+
+    Returns:
+        Channel numbers (components,), all 0 without channels; ``None`` if the output is no image.
+    """
+    leaves_of_output = result.structure.names()
+    shape = leaves_of_output[0][1]
+    axes = _image_axes(shape)
+    if len(leaves_of_output) > 1 or axes is None:
+        return None
+    channel_axis = [axis for axis in range(len(shape)) if axis not in axes]
+    places = np.indices(shape).reshape(len(shape), -1)
+    return np.asarray(places[channel_axis[0]] if channel_axis else np.zeros_like(places[0]))
 
 
 def _images(

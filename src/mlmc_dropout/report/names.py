@@ -90,10 +90,13 @@ def component_names(result: Result, class_names: Sequence[str] = ()) -> list[str
     names, width = list(class_names), result.structure.width
     if len(names) == width:
         return names
-    if not names:
-        return component_labels(result)
     if is_pair(result):
-        return names[1:] if width == 1 else component_labels(result)
+        return class_words(result, names)[1:] if width == 1 else component_labels(result)
+    if not names and not is_classes(result):
+        return component_labels(result)
+    names = class_words(result, names)
+    if len(names) == width:
+        return names
     shape = result.structure.names()[0][1]
     return [f"{names[index[-1]]} at {place_words(index[:-1])}" for index in np.ndindex(shape)]
 

@@ -48,9 +48,9 @@ def _about_decisions(folder: Folder) -> Iterator[str]:
         return
     more = float(spent[opened].sum()) / len(spent)
     yield (
-        f"{passes(opened.sum())} of {passes(len(spent))} inputs are not settled. Passes go to these only: twice as "
-        f"many for each of them, {passes(2 * spent[opened].max())} at most, add {short(more)} passes per input on "
-        f"average{_time(folder, more)}."
+        f"Decisions are open for {passes(opened.sum())} of {passes(len(spent))} inputs, and passes go to these only: "
+        f"twice as many for each of them, {passes(2 * spent[opened].max())} at most, add {passes(more)} passes per "
+        f"input on average{_time(folder, more)}."
     )
     yield (
         "Half the distance to the edge takes four times as many passes, and what lies right at the edge is never "

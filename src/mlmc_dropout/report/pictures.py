@@ -39,7 +39,8 @@ def pictures(folder: Folder, m: Matrices) -> Section:
     dimension = 0 if x is None or len(x) < 2 else x.shape[1]
     found = predictions(folder.result, folder.data.class_names)
     rows = telling_rows(folder.result)
-    images = image_maps(folder.result, rows, folder.data.class_names, found, folder.data.labels)
+    classes = folder.data.class_names if found is None else found.names
+    images = image_maps(folder.result, rows, classes, found, folder.data.labels)
     blocks: list[Any] = []
     if images:
         title, blocks = "Images", [*images]
@@ -71,10 +72,7 @@ def output_names(folder: Folder) -> list[str]:
     Returns:
         One name per component.
     """
-    result, names = folder.result, folder.data.class_names
-    if not names and is_classes(result) and not is_pair(result):
-        names = tuple(class_words(result))
-    return component_names(result, names)
+    return component_names(folder.result, folder.data.class_names)
 
 
 def output_words(folder: Folder) -> list[str]:

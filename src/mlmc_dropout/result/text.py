@@ -111,10 +111,10 @@ def summary_lines(result: Result) -> list[str]:
     """
     rows = len(leaves(result.mean)[0])
     least, most = result.passes.min(), result.passes.max()
-    spent = f" ({least:g} to {most:g})" if least < most else ""
+    spent = f" ({least:.0f} to {most:.0f})" if least < most else ""
     lines = [
-        f"{result.method}: {rows} inputs × {result.structure.width} outputs, {result.cost:g} passes per input{spent}, "
-        f"seed {result.seed}",
+        f"{result.method}: {rows} inputs × {result.structure.width} outputs, {result.cost:.0f} passes per input"
+        f"{spent}, seed {result.seed}",
         result.status.value,
         "",
         "averages over inputs and outputs",
@@ -147,7 +147,8 @@ def _quantity_lines(quantities: Mapping[str, QuantityEstimate]) -> Iterator[str]
         yield f"  {int(decision.settled.sum())} of {decision.settled.size} decisions are settled"
     elif (label := quantities.get("label")) is not None and label.confidence is not None:
         unsettled = int((label.confidence < SETTLED).sum())
-        yield f"  {unsettled} of {label.confidence.size} labels are not settled: their confidence is below {SETTLED:g}"
+        count, sure = label.confidence.size, f"{100 * SETTLED:g} %"
+        yield f"  {unsettled} of {count} predicted classes are not settled: their confidence is below {sure}"
 
 
 def passes_in_words(passes: float) -> str:

@@ -31,7 +31,7 @@ class Event:
     ``passes`` of about ``planned`` passes per input are merged; ``mean_stderr`` and
     ``variance_stderr`` are the largest standard errors so far (NaN before there are any); ``rows``
     is the number of inputs in finished batches; ``eta`` the seconds this batch is expected to take. ``settled`` of the
-    ``inputs`` of this batch need no more passes.
+    ``inputs`` of this batch get no more passes.
     """
 
     passes: float
@@ -45,7 +45,7 @@ class Event:
     inputs: int = 0
 
     def __str__(self) -> str:
-        settled = f"{self.settled} of {self.inputs} inputs settled, " if self.settled else ""
+        settled = f"{self.settled} of {self.inputs} inputs done, " if self.settled else ""
         return (
             f"{self.passes:.0f} of about {self.planned:.0f} passes, {settled}largest standard error "
             f"{self.mean_stderr:.2e} (mean) {self.variance_stderr:.2e} (variance), {_clock(self.eta)} left"
@@ -90,7 +90,8 @@ class Reporter:
 
     def _event(self, run: Run, now: float) -> Event:
         found = run.interim()
-        passes, planned, eta = run.passes(), run.planned(), self._left(run, now)
+        apart = run.source.observation.cost  # of passes beside those of the method, as for quantiles
+        passes, planned, eta = run.passes() + apart, run.planned() + apart, self._left(run, now)
         largest = [float("nan")] * 2 if found is None else [np.max(found.mean_stderr), np.max(found.variance_stderr)]
         return Event(
             passes,
@@ -165,10 +166,11 @@ def _bar() -> Reporter:
 def _short(event: Event) -> str:
     """For a bar beside which 63 characters are left: 80 columns hold it."""
     speed = (event.planned - event.passes) / event.eta if event.eta > 0 else float("nan")
-    rate = f", {speed:.{0 if speed >= 10 else 1}f} passes/s" if np.isfinite(speed) else ""
+    rate = f", {speed:.{0 if speed >= 10 else 1}f}/s" if np.isfinite(speed) else ""
     left = f", {_clock(event.eta)} left" if np.isfinite(event.eta) else ""
-    settled = f", {event.settled}/{event.inputs} settled" if event.settled else ""
-    return f"{event.passes:.0f}/{event.planned:.0f}{rate}{left}{settled}, ± {event.mean_stderr:.1e}"
+    done = f", {event.settled}/{event.inputs} inputs done" if event.settled else ""
+    error = f", ± {event.mean_stderr:.1e}" if np.isfinite(event.mean_stderr) else ""
+    return f"{event.passes:.0f}/{event.planned:.0f} passes{rate}{left}{done}{error}"
 
 
 def _clock(seconds: float) -> str:
