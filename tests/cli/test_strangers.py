@@ -148,7 +148,7 @@ def test_labels_and_class_names_reach_the_page(call, folder):
     good = ("estimate", "--model", "net.py:make", "--weights", "w.pt", "--inputs", "x.npy", "--budget", 64)
     called = call(*good, "--labels", "y.npy", "--class-names", "names.txt", "--out", "a")
     assert called.code == 0 and "\ndog " in called.out
-    assert "Accuracy of the mean prediction: " in called.out and "% of 7 labels." in called.out
+    assert "Accuracy of the mean prediction: " in called.out and "% of 7 true labels." in called.out
     text = (folder / "a" / "report.html").read_text(encoding="utf-8")
     assert "Accuracy" in text and "dog" in text
     np.save("few.npy", np.arange(6))
