@@ -278,5 +278,5 @@ def test_batches_count_together():
     x = torch.ones(4, 2)
     result = md.estimate(Saturated().eval(), [x[:2], x[2:]], method="pooled", budget=500)
     assert result.mean_reliable.shape == (4, 3)
-    assert any("of 12 components" in note for note in result.notes)
+    assert any("of 12 outputs" in note for note in result.notes)
     assert source_of(Saturated().eval(), x).batch.rows == 4

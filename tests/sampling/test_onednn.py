@@ -115,3 +115,9 @@ def _change(model, how):
         torch.optim.Adam(weights, 0.1, fused=True).step()
         for weight in weights:
             weight.grad = None
+
+
+def test_inputs_of_the_wrong_width_are_refused_in_the_words_of_torch():
+    model = nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.2), nn.Linear(32, 2))
+    with pytest.raises(RuntimeError, match=r"5x17 and 16x32"):
+        md.estimate(model, torch.randn(5, 17), budget=20)

@@ -42,17 +42,18 @@ def rare_passes(result: Result) -> str:
         The sentence; empty if all standard errors can be believed.
     """
     mean, variance = as_matrix(result.mean_reliable), as_matrix(result.variance_reliable)
+    good, what = mean & variance, "outputs"
     if result.metadata.get("outputs") in CLASS_OUTPUTS:
-        good, what = _of_predicted(result, mean), "predicted classes"
-        whose = "the standard errors of their probabilities"
-    else:
-        good, what, whose = mean & variance, "outputs", "their standard errors"
+        good, what = _of_predicted(result, good), "predicted classes"
     bad = int((~good).sum())
     if not bad:
         return ""
     decided = "decision" in result.quantities
     advice = "Decisions allow for that." if decided else "Spend more passes, say four times as many."
-    return f"For {bad} of {good.size} {what} few passes carry most of the variance: {whose} may be too small. {advice}"
+    return (
+        f"For {bad} of {good.size} {what} few passes carry most of the variance: their standard errors may be too small. "
+        f"{advice}"
+    )
 
 
 def _of_predicted(result: Result, values: Any) -> Any:

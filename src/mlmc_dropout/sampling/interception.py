@@ -240,6 +240,8 @@ def _linear(mode: Interceptor, func: Any, input: Tensor, weight: Tensor, bias: T
         return func(input, weight, bias)  # type: ignore[no-any-return]
     if input.layout != torch.strided or weight.layout != torch.strided:
         return func(input, weight, bias)  # type: ignore[no-any-return]
+    if input.shape[-1:] != weight.shape[1:]:
+        return func(input, weight, bias)  # type: ignore[no-any-return] # torch says what does not fit
     (plain,), level = _unwrapped(input)
     if plain is input and _functorch.is_functorch_wrapped_tensor(input):
         return func(input, weight, bias)  # type: ignore[no-any-return]
