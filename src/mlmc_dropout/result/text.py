@@ -51,8 +51,8 @@ def rare_passes(result: Result) -> str:
     decided = "decision" in result.quantities
     advice = "Decisions allow for that." if decided else "Spend more passes, say four times as many."
     return (
-        f"For {bad} of {good.size} {what} few passes carry most of the variance: their standard errors may be too small. "
-        f"{advice}"
+        f"For {bad} of {good.size} {what} few passes carry most of the variance: their standard errors may be too "
+        f"small. {advice}"
     )
 
 
