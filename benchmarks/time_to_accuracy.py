@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 import mlmc_dropout as md
 from mlmc_dropout import pinn
+from testing.outside.vision import declare_operators
 
 INPUTS = 200
 PEERS = ("baal", "torch_uncertainty")
@@ -70,7 +71,7 @@ def baal(model: nn.Module, x: Tensor, tolerance: float) -> int:
 
 def torch_uncertainty(model: nn.Module, x: Tensor, tolerance: float) -> int:
     """torch-uncertainty's wrapper with batched estimators, 1000 passes a call."""
-    from torch_uncertainty.models import mc_dropout
+    from torch_uncertainty.methods import mc_dropout
 
     wrapped = mc_dropout(model, num_estimators=1000, on_batch=True).eval()
     with torch.no_grad():
@@ -165,6 +166,7 @@ def main() -> None:
     parser.add_argument("--of-classifiers", type=int, default=10_000, help="the same for the classifiers")
     parser.add_argument("--rounds", type=int, default=9, help="runs of the fast contestants; the median counts")
     options = parser.parse_args()
+    declare_operators()  # peers import torchvision, which may be built for another torch
     model, x = pinn.pretrained("boundary-layer").model, torch.linspace(0, 1, INPUTS)[:, None]
     pilot = md.estimate(model, x, method="pooled", budget=2000)
     tolerance = math.sqrt(float(pilot.variance.max()) / options.passes)
