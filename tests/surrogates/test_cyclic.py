@@ -12,7 +12,8 @@ from torch import nn
 from mlmc_dropout.methods.coarse_rows import CoarseRows
 from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.surrogates.cyclic import SAMPLES, _of_rate, _patterns, cyclic_values
-from mlmc_dropout.surrogates.linear import contract, linearise
+from mlmc_dropout.surrogates.expansion import contract
+from mlmc_dropout.surrogates.linear import linearise
 from testing.exact_quantities import INPUT, small_net
 from testing.oracles import source_of, z_limit
 

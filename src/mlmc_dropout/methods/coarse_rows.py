@@ -15,7 +15,8 @@ from mlmc_dropout.quantities.questions import Observation
 from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.surrogates.cyclic import SAMPLES, cyclic_values, operations_per_sample
-from mlmc_dropout.surrogates.linear import Expansion, Linearisation, expansion_of, pass_operations
+from mlmc_dropout.surrogates.expansion import Expansion
+from mlmc_dropout.surrogates.linear import Linearisation, expansion_of, pass_operations
 
 __all__ = ["DESIGN", "CoarseRows", "both_levels", "coarse_cost", "coarse_features"]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from mlmc_dropout.errors import ModelError
 from mlmc_dropout.methods.base import Rows
 from mlmc_dropout.sampling.source import Source
-from mlmc_dropout.surrogates.linear import Expansion
+from mlmc_dropout.surrogates.expansion import Expansion
 from mlmc_dropout.surrogates.linear_head import Head, held_sites, whole_and_reduced_passes
 from mlmc_dropout.surrogates.quadratic import Quadratic
 

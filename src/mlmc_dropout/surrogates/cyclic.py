@@ -21,7 +21,7 @@ from torch import Tensor
 from mlmc_dropout.sampling.masks import bernoulli, derive, random_bytes, words
 from mlmc_dropout.sampling.sites import Site
 from mlmc_dropout.sampling.source import Source
-from mlmc_dropout.surrogates.linear import Expansion, units_first
+from mlmc_dropout.surrogates.expansion import Expansion, units_first
 
 __all__ = ["SAMPLES", "cyclic_values", "operations_per_sample"]
 

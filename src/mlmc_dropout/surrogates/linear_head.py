@@ -22,7 +22,8 @@ from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.sampler import DropoutSampler, Program
 from mlmc_dropout.sampling.sites import Site
 from mlmc_dropout.surrogates.derivatives import expandable
-from mlmc_dropout.surrogates.linear import Linearisation, SiteProbe, by_row
+from mlmc_dropout.surrogates.expansion import by_row
+from mlmc_dropout.surrogates.linear import Linearisation, SiteProbe
 from mlmc_dropout.surrogates.scale import binary_scale, is_usual
 
 __all__ = ["Head", "heads_of", "held_sites", "outputs_by_head", "reduced_passes", "whole_and_reduced_passes"]

@@ -22,7 +22,8 @@ from mlmc_dropout.sampling.masks import pass_keys
 from mlmc_dropout.sampling.sampler import DropoutSampler, Program
 from mlmc_dropout.sampling.sites import Site, forward_with_masks, full_shape
 from mlmc_dropout.surrogates.derivatives import DerivativeError, Gradients, differentiate, expandable
-from mlmc_dropout.surrogates.linear import PASSES_OF_A_GRADIENT, by_row, cat_or_none, contract, derivative_cost
+from mlmc_dropout.surrogates.expansion import by_row, cat_or_none, contract
+from mlmc_dropout.surrogates.linear import PASSES_OF_A_GRADIENT, derivative_cost
 from mlmc_dropout.surrogates.scale import binary_scale, is_usual
 
 __all__ = ["DIRECTIONS", "Quadratic", "fit_quadratic", "passes_in_memory"]
