@@ -48,6 +48,7 @@ _PILOT_PASSES = sum(n * passes_of(level) for level, n in enumerate(PILOT))
 DESIGN_PILOT = (16, 16, 48)  # the same in stratified designs, which cost more
 PILOT_TERMS = 128  # first draws of single terms, and inputs of a given T
 SINGLE = 0.25  # share of the inputs that, if the coarsest level needs more, makes one level better than several
+DEARER = 3.0  # times the passes of several levels, that one level may need instead: pilots know both only roughly
 SCORES = {50: 4, 400: 16}  # passes per input from which on they are sorted into strata, by so many of them
 LADDER = 12  # passes, as a multiple of the pilot's, from which on there is time to learn a variance per level
 STRATA_ROWS = 200  # inputs below which there are no strata
@@ -183,8 +184,10 @@ class Planner:
         else:
             choices = [for_tolerance(self.goal, forecast, readings, base, top, done) for base, top in ladders]
         best = min(choices, key=lambda choice: choice.loss)
-        if best.counts[best.base] > SINGLE * statistics.rows or best.passes < LADDER * _PILOT_PASSES:
-            best = min((choice for choice in choices if choice.base == choice.top), key=lambda choice: choice.loss)
+        alone = min((choice for choice in choices if choice.base == choice.top), key=lambda choice: choice.loss)
+        few = best.counts[best.base] > SINGLE * statistics.rows or best.passes < LADDER * _PILOT_PASSES
+        if few and alone.passes <= DEARER * best.passes:
+            best = alone
         if self.goal.tolerance is None or best.top >= len(done):
             return best
         own = ladder(best.base, best.top, self._extrapolated(statistics))  # whose values relative tolerances refer to
