@@ -6,6 +6,7 @@ import json
 import pickle
 import re
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -238,8 +239,11 @@ def test_print_sums_up_quantities():
         assert re.search(
             rf"^  {name} +{result[name].value.mean():.6g} +± {result[name].stderr.mean():.2g}$", text, re.M
         )
-    unsettled = int((result["label"].confidence < 0.99).sum())
-    assert f"{unsettled} of 9 predicted classes are not settled" in text
+    settled = int((result["label"].confidence >= 0.99).sum())
+    assert 0 < settled < 9 and f"  {settled} of 9 predicted classes are settled at 99 % confidence" in text
+    confident = replace(result["label"], confidence=np.full(9, 0.995))
+    sure = replace(result, quantities={**result.quantities, "label": confident})
+    assert "  all 9 predicted classes are settled at 99 % confidence" in str(sure)
 
 
 def test_fitted_rates():
@@ -254,8 +258,6 @@ def test_fitted_rates():
 
 
 def test_std_is_the_root_of_the_positive_part(results):
-    from dataclasses import replace
-
     result = replace(results["pooled"], variance=np.array([[4.0, -1.0], [0.0, 9.0], [1.0, 1.0]]))
     np.testing.assert_array_equal(result.std, [[2, 0], [0, 3], [1, 1]])
 

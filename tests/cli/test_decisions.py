@@ -35,6 +35,7 @@ def test_labels_are_counted_by_class():
     result = md.estimate(net(3), X, outputs="logits", decision="label", budget=200)
     table, (said,) = decision_report(result, {"decision": "label", "confidence": 0.99}, NAMES)
     assert table is not None and table.caption == "Which class has the largest mean probability?"
+    assert list(table.columns) == ["predicted class", "inputs", "open"]
     counts = np.bincount(result["decision"].value, minlength=3)
     assert [(row[0], int(row[1])) for row in table.rows] == list(zip(NAMES, counts, strict=True))
     open_ones = np.flatnonzero(~result["decision"].settled)
@@ -55,7 +56,7 @@ def test_sides_of_a_threshold_are_counted():
     assert [row[:2] for row in table.rows] == [("yes", str(above.sum())), ("no", str((~above).sum()))]
     several = md.estimate(net(3), X, outputs="logits", decision=md.Above(0.5), budget=200)
     table, _ = decision_report(several, {"decision": "above:0.5"}, NAMES)
-    assert table is not None
+    assert table is not None and table.caption == "Is the mean probability above 0.5?"  # as on the page
     assert [(row[0], int(row[1])) for row in table.rows] == [
         (name, int(several["decision"].value[:, i].sum())) for i, name in enumerate(NAMES)
     ]

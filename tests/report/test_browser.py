@@ -151,6 +151,14 @@ CUT_OFF = """return [...document.querySelectorAll('main *')].filter(e => {
     .map(e => e.tagName + ': ' + e.textContent.slice(0, 60))"""
 
 
+BROKEN = """return [...document.querySelectorAll('td:not(.word)')].filter(cell => {
+        const text = document.createRange();
+        text.selectNodeContents(cell);
+        const lines = new Set([...text.getClientRects()].map(box => Math.round(box.top)));
+        return lines.size > 1 && !/ /.test(cell.textContent.trim());
+    }).map(cell => cell.textContent)"""
+
+
 def test_pages_in_chromium(pages):
     with serve(pages) as home, browser() as driver:
         for name in sorted(path.name for path in pages.iterdir()):
@@ -160,6 +168,7 @@ def test_pages_in_chromium(pages):
                     where = (name, width, dark)
                     assert driver.execute_script("return document.documentElement.scrollWidth") <= width, where
                     assert driver.execute_script(CUT_OFF) == [], where
+                    assert driver.execute_script(BROKEN) == [], where
                     assert axe(driver) == [], where
                     assert dead_links(driver) == [], where
         assert console(driver) == []
@@ -171,11 +180,13 @@ def test_the_checks_can_fail(tmp_path):
     (tmp_path / "bad.html").write_text(
         "<title>bad</title><body style='background:#fff'><h4 style='color:#eee'>pale</h4><a href='#nowhere'>x</a>"
         "<img src='http://192.0.2.1/x.png'><div style='width:3000px'>wide</div><script>oops()</script>"
+        "<table><td style='display:block;width:2em;overflow-wrap:anywhere'>0.14498&nbsp;±&nbsp;0.00044</table>"
     )
     with serve(tmp_path) as home, browser() as driver:
         show(driver, f"{home}/bad.html", 360)
         assert driver.execute_script("return document.documentElement.scrollWidth") > 360
         assert driver.execute_script(CUT_OFF.replace("main *", "body *"))
+        assert len(driver.execute_script(BROKEN)) == 1
         assert any("color-contrast" in line for line in axe(driver))
         assert dead_links(driver) == ["#nowhere"]
         assert any("oops" in line for line in console(driver))

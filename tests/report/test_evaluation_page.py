@@ -63,3 +63,18 @@ def test_few_and_many_passes_only_where_levels_say_so(found, tmp_path):
     one = page(tmp_path / "b", replace(found, method="mlmc", levels=tuple(single)))
     assert len(others) > 0 and "some get many" in several and "some get many" not in one
     assert f"Every input that is used gets {first.fidelity} passes" in one
+
+
+def test_notes_and_the_command_are_those_of_the_shell(found, tmp_path):
+    told = {"notes": ["to leave it out, give --metrics nll,brier."], "command": "mlmc-dropout evaluate --seed 3 -q"}
+    write_evaluation_folder(tmp_path, replace(found, notes=("give metrics=('nll', 'brier').",)), told)
+    text = write_page(tmp_path).read_text(encoding="utf-8")
+    assert "give --metrics nll,brier." in text and "metrics=(" not in text
+    assert "mlmc-dropout evaluate \\\n    --seed 3 \\\n    -q" in text  # no option is broken in two
+
+
+def test_numbers_have_a_true_minus_sign(found, tmp_path):
+    one = found["nll"]
+    steep = replace(one, rates={**one.rates, "alpha": replace(one.rates["alpha"], value=-0.5, stderr=0.1)})
+    text = page(tmp_path, replace(found, estimates={**found.estimates, "nll": steep}))
+    assert "−0.50\xa0±\xa0" in text and ">-0.50" not in text

@@ -203,3 +203,11 @@ def test_everything_survives_the_folder(tmp_path: Path) -> None:
         np.testing.assert_array_equal(getattr(again, name), getattr(data, name))
     assert (again.feature_names, again.class_names, again.pass_rows) == (("u", "v"), ("a", "b", "c"), (2, 4))
     assert "Beside the true labels" in write_page(tmp_path).read_text(encoding="utf-8")
+
+
+def test_passes_that_agree_have_a_column_that_can_be_seen() -> None:
+    """The estimate has met rare passes that the picture has not: its axis is far wider than what was drawn."""
+    draw = np.random.default_rng(0).uniform(0.0, 0.001, 400)
+    figure = histogram(draw, 0.02, 0.13, "input 3", "probability of draw", (0.0, 1.0))
+    widths = [float(w) for w in re.findall(r'<rect class="bar"[^>]* width="([0-9.]+)"', figure.drawings[0])]
+    assert widths and max(widths) > 10

@@ -12,8 +12,9 @@ from mlmc_dropout.cli.averages import Averages
 from mlmc_dropout.cli.console import TextTable
 from mlmc_dropout.report.folder import QUANTITIES, TABLE
 from mlmc_dropout.report.formats import passes, percent, short
-from mlmc_dropout.report.names import class_words
+from mlmc_dropout.report.names import class_words, is_classes
 from mlmc_dropout.report.numbers import matrix
+from mlmc_dropout.report.predictions import predictions
 from mlmc_dropout.result import Result
 
 __all__ = ["decision_report"]
@@ -36,16 +37,19 @@ def decision_report(
         A table of the answers, where they can be counted, and sentences below it.
     """
     kind, _, rest = str(asked.get("decision", "")).partition(":")
+    of_classes = is_classes(result)
     value, settled = result["decision"].value, result["decision"].settled
     if kind == "label":
         counts = _labels(value, settled, class_words(result, class_names))
-        table = _counted("Which class has the largest mean probability?", ("class", "decisions", "open"), counts)
+        table = _counted(
+            "Which class has the largest mean probability?", ("predicted class", _items(result), "open"), counts
+        )
     elif kind == "above":
-        question = f"Is the mean above {short(float(rest), plain=True)}?"
+        question = f"Is the mean {'probability ' if of_classes else ''}above {short(float(rest), plain=True)}?"
         table = _single(question, value, settled)
         if value.ndim > 1:
             lines = _sides(value, settled, Averages.of(result, class_names).names)
-            table = _counted(question, ("output", "yes", "no", "open"), lines)
+            table = _counted(question, ("class" if of_classes else "output", "yes", "no", "open"), lines)
     else:
         return None, [*_chosen(result, rest), _how_many(settled, asked)]
     return table, [_how_many(settled, asked)]
@@ -56,6 +60,12 @@ def _counted(question: str, columns: Sequence[str], lines: Sequence[Sequence[str
     if len(lines) > len(shown):
         shown.append((f"… {len(lines) - len(shown)} more in {TABLE}", *[""] * (len(columns) - 1)))
     return TextTable(question, columns, shown)
+
+
+def _items(result: Result) -> str:
+    """What has a predicted class: inputs, or pixels or positions of these."""
+    found = predictions(result)
+    return "inputs" if found is None else f"{found.unit}s"
 
 
 def _labels(value: NDArray[Any], settled: NDArray[Any], names: Sequence[str]) -> list[tuple[str, str, str]]:

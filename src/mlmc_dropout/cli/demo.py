@@ -80,6 +80,7 @@ def demo(
         "asked": {"model": surrogate.name, "budget": budget, "masks": "shared", "seed": seed},
         "weights": of_model(surrogate.model),
         "comparison": [{"caption": t.caption, "columns": t.columns, "rows": t.rows} for t in tables],
+        "comparison_note": GAIN,
         "warnings": [],
     }
     shown = passes_of(DropoutSampler(surrogate.model, "shared"), surrogate.x, telling_rows(result), seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -17,6 +18,7 @@ from mlmc_dropout.cli.request import (
     shows_progress,
 )
 from mlmc_dropout.cli.running import SHORT_OF_GOAL, command_line, model_title, open_executor, write_page_if_possible
+from mlmc_dropout.cli.words import as_options
 from mlmc_dropout.evaluation.goal import EvaluationGoal
 from mlmc_dropout.evaluation.metrics import select_metrics
 from mlmc_dropout.evaluation.plan import Planner
@@ -66,6 +68,7 @@ def evaluate_files(files: Files, settings: dict[str, Any], work: Work, output: O
         "seconds": time.perf_counter() - started,
         "asked": {**files.plain(), **asked},
         "warnings": [*([material.doubt] if material.doubt else []), *remarks],
+        "notes": [as_options(note) for note in found.notes],
     }
     return _finish(found, info, work, output)
 
@@ -90,7 +93,7 @@ def _finish(found: Evaluation, info: dict[str, Any], work: Work, output: Output)
     for note in found.notes:
         output.note(note)
     page = write_page_if_possible(work.out, output) if work.page else None
-    output.say(f"{found.status.value} Results are in {work.out} ({', '.join(written)}).")
+    output.say(f"{found.status.value} Results are in {work.out}{os.sep} ({', '.join(written)}).")
     if page:
         output.say(f"Open the page: {page}")
         if work.show:

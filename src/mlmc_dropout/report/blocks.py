@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,6 +77,24 @@ class CodeBlock:
     text: str
     label: str
     kind: str = "code"
+
+    @classmethod
+    def of_command(cls, command: str, label: str) -> CodeBlock:
+        """A command with a line per option, so that no page breaks one in two; it can be pasted as it is.
+
+        Args:
+            command: As it was typed.
+            label: What it is.
+
+        Returns:
+            The block.
+        """
+        lines: list[list[str]] = [[]]
+        for word in shlex.split(command):
+            if word.startswith("-"):
+                lines.append([])
+            lines[-1].append(word)
+        return cls(" \\\n    ".join(shlex.join(line) for line in lines), label)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ __all__ += ["passes_of_inputs", "scatter_with_errors", "sorted_uncertainty"]
 
 Array = NDArray[np.float64]
 MOST_CLASSES = 4  # bars of an input; the others are put together
+_SLIM = 0.25  # of the axis: single passes that fill less of it share the bins with the rest
 
 
 def bands(x: Array, m: Matrices, component: int, label: str, name: str = "input") -> Figure:
@@ -112,7 +113,11 @@ def histogram(
     Returns:
         The figure.
     """
-    counts, edges = np.histogram(values, bins=int(np.clip(np.sqrt(len(values)), 8, 24)))
+    first, last = float(values.min()), float(values.max())
+    shown = min(first, max(mean - 2 * std, within[0])), max(last, min(mean + 2 * std, within[1]))
+    slim = last - first < _SLIM * (shown[1] - shown[0])  # passes that all agree, where the estimate has met others
+    bins = int(np.clip(np.sqrt(len(values)), 8, 24))
+    counts, edges = np.histogram(values, bins=bins, range=shown if slim else None)
     top = float(counts.max())
 
     def draw(size: Size) -> str:

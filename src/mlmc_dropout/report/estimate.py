@@ -5,7 +5,6 @@ Sections that do not apply are left out.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -242,11 +241,9 @@ def _side_by_side(folder: Folder) -> Section:
         )
         for table in folder.info["comparison"]
     ]
-    note = Text(
-        "Averages over the inputs, for about the same number of passes. Gain: passes that plain Monte Carlo needs for "
-        "the same standard error, over those spent here."
-    )
-    return Section("methods", "Several methods side by side", [*tables, note], short="Methods")
+    note = folder.info.get("comparison_note")
+    said = [Text(str(note))] if note else []
+    return Section("methods", "Several methods side by side", [*tables, *said], short="Methods")
 
 
 def _cost(comparison: Comparison) -> Section:
@@ -279,21 +276,11 @@ def _in_words(plain: float) -> str:
     return "an unknown number of passes" if np.isnan(plain) else f"{passes_in_words(plain)} passes"
 
 
-def _by_options(command: str) -> str:
-    """A command with a line per option, so that no page breaks one in two; it can be pasted as it is."""
-    lines: list[list[str]] = [[]]
-    for word in shlex.split(command):
-        if word.startswith("-"):
-            lines.append([])
-        lines[-1].append(word)
-    return " \\\n    ".join(shlex.join(line) for line in lines)
-
-
 def _settings(folder: Folder) -> Section:
     result = folder.result
     blocks: list[Any] = []
     if folder.info.get("command"):
-        blocks.append(CodeBlock(_by_options(str(folder.info["command"])), "The command that made this run"))
+        blocks.append(CodeBlock.of_command(str(folder.info["command"]), "The command that made this run"))
     versions = dict(result.metadata.get("versions") or {})
     said = {"versions", "asked", *(folder.info.get("asked") or {})}
     settings = [

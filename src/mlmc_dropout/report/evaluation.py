@@ -81,7 +81,8 @@ def page(folder: Path) -> Page:
 
 def _sections(found: Evaluation, info: Mapping[str, Any]) -> Iterator[Section]:
     yield _findings(found)
-    notes = [*(Note(text) for text in info.get("warnings", ())), *(Note(text, calm=True) for text in found.notes)]
+    said = info.get("notes", found.notes)  # a command has put them in its own words
+    notes = [*(Note(text) for text in info.get("warnings", ())), *(Note(text, calm=True) for text in said)]
     if notes:
         yield Section("notes", "Notes", notes)
     yield _levels(found)
@@ -118,7 +119,7 @@ def _findings(found: Evaluation) -> Section:
 def _card(name: str, value: float, error: float) -> Card:
     if name == "accuracy":
         return Card(percent(value, 3), _title(name), f"±\u00a0{percent(error)}, by chance of the passes")
-    return Card(short(value, 4), _title(name), f"±\u00a0{short(error)}")
+    return Card(short(value, 4), _title(name), f"±\u00a0{short(error)}, with the bias left")
 
 
 def _share(error: float, value: float) -> str:
@@ -191,7 +192,7 @@ def _way(found: Evaluation) -> str:
 
 
 def _rate(value: float, stderr: float) -> str:
-    return f"{value:.2f}\u00a0±\u00a0{stderr:.2f}" if math.isfinite(value) else "–"
+    return f"{value:.2f}\u00a0±\u00a0{stderr:.2f}".replace("-", "−") if math.isfinite(value) else "–"
 
 
 def _variances(found: Evaluation, name: str) -> Figure | None:
@@ -242,5 +243,5 @@ def _request(found: Evaluation, info: Mapping[str, Any]) -> Section:
         items.append(("Time", duration(float(info["seconds"]))))
     blocks: list[Any] = [Facts(items)]
     if info.get("command"):
-        blocks.append(CodeBlock(str(info["command"]), "Run it again"))
+        blocks.append(CodeBlock.of_command(str(info["command"]), "Run it again"))
     return Section("asked", "What was asked", blocks)

@@ -163,7 +163,7 @@ def _cell(value: Any) -> str:
 def _settings(summary: Mapping[str, Any]) -> Section:
     blocks: list[Any] = []
     if summary.get("command"):
-        blocks.append(CodeBlock(str(summary["command"]), "The command that made this"))
+        blocks.append(CodeBlock.of_command(str(summary["command"]), "The command that made this"))
     facts = [(name.capitalize(), str(summary[name])) for name in ("profile", "date") if summary.get(name)]
     facts += [(f"Version of {name}", str(value)) for name, value in dict(summary.get("versions") or {}).items()]
     return Section("again", "Settings to run it again", [*blocks, Facts(facts)] if facts or blocks else [Text("–")])

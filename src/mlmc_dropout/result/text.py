@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mlmc_dropout.quantities.base import QuantityEstimate
 from mlmc_dropout.quantities.outputs import CLASS_OUTPUTS
@@ -138,18 +139,22 @@ def summary_lines(result: Result) -> list[str]:
 
 
 def _quantity_lines(quantities: Mapping[str, QuantityEstimate]) -> Iterator[str]:
-    """Averages of what was asked of inputs as a whole, and how many labels more passes may change."""
+    """Averages of what was asked of inputs as a whole, and how many decisions or predicted classes are settled."""
     shown = {name: one for name, one in quantities.items() if one.stderr is not None}
     width = max((len(name) for name in shown), default=0)
     for name, one in shown.items():
         if name != "votes":  # their average is that of the mean, nearly
             yield f"  {name:<{width}}  {_finite_mean(one.value): .6g}  ± {_finite_mean(one.stderr):.2g}"
     if (decision := quantities.get("decision")) is not None:
-        yield f"  {int(decision.settled.sum())} of {decision.settled.size} decisions are settled"
+        yield f"  {_settled(decision.settled, 'decisions')}"
     elif (label := quantities.get("label")) is not None and label.confidence is not None:
-        unsettled = int((label.confidence < SETTLED).sum())
-        count, sure = label.confidence.size, f"{100 * SETTLED:g} %"
-        yield f"  {unsettled} of {count} predicted classes are not settled: their confidence is below {sure}"
+        yield f"  {_settled(label.confidence >= SETTLED, 'predicted classes')} at {100 * SETTLED:g} % confidence"
+
+
+def _settled(settled: NDArray[np.bool_], what: str) -> str:
+    """How many of several are settled."""
+    count, total = int(settled.sum()), settled.size
+    return f"{'all' if count == total else f'{count} of'} {total} {what} are settled"
 
 
 def passes_in_words(passes: float) -> str:
