@@ -32,7 +32,7 @@ def test_both_moments_of_a_small_network_take_the_expansion():
 
 def test_gradients_at_many_masks_are_for_those_who_ask_for_much():
     loose, tight = chosen("mlp", tolerance=3e-2), chosen("mlp", tolerance=1e-4)
-    assert isinstance(tight, ControlVariate) and tight.gradient_masks
+    assert isinstance(tight, ControlVariate) and (tight.gradient_masks or tight.second_derivatives)
     assert not getattr(loose, "gradient_masks", 0)
 
 
@@ -49,7 +49,7 @@ def test_one_row_that_looks_straight_does_not_rule_out_the_second_order(name):
     """It gains about 1.5 times as much there (``benchmarks/auto_on_zoo.py``), and a pilot of one row wavers by more."""
     model, x = ZOO[name].make()
     plans = [Auto().choose(source_of(model, x, seed=seed), Goal(budget=1000)) for seed in range(10)]
-    assert all(plan.gradient_masks for plan in plans)
+    assert all(plan.gradient_masks or plan.second_derivatives for plan in plans)
 
 
 def test_where_the_first_order_leaves_nothing_the_second_is_not_paid_for():
@@ -113,3 +113,36 @@ def test_gradients_are_found_inside_contexts_that_forbid_them(mode, method):
         found = estimate(model, x.clone(), method=method, budget=400)
     assert (found.mean == expected.mean).all()
     assert (found.variance == expected.variance).all()
+
+
+def smooth(rows=64, width=48):
+    torch.manual_seed(0)
+    hidden = (nn.Linear(width, width), nn.GELU(), nn.Dropout(0.1))
+    model = nn.Sequential(nn.Linear(2, width), nn.GELU(), nn.Dropout(0.1), *hidden, nn.Linear(width, 1), nn.Tanh())
+    return model.eval(), torch.rand(rows, 2)
+
+
+def test_smooth_networks_get_all_second_derivatives_where_these_are_paid_for():
+    source = source_of(*smooth())
+    plans = {budget: Auto().choose(source, Goal(budget=budget)) for budget in (300, 3000)}
+    assert [plan.second_derivatives for plan in plans.values()] == [False, True]
+    assert "all second derivatives" in plans[3000].reason
+    result = estimate(*smooth(), budget=3000)
+    passes = result.levels[-1].count
+    assert 2 * passes < result.cost <= 3000  # derivatives, and a product with them beside every pass
+    assert float(result.levels[-1].gain.mean()) > 300
+
+
+def test_they_have_to_fit_the_memory_limit():
+    model, x = smooth(rows=2000)
+    method = Auto().choose(source_of(model, x, memory_limit=1 << 24), Goal(budget=3000))
+    assert not method.second_derivatives
+
+
+def test_kinks_have_none_that_help():
+    """A second derivative at the mean mask says little of a network of rectifiers: gradients at many masks say more."""
+    torch.manual_seed(0)
+    hidden = (nn.Linear(48, 48), nn.ReLU(), nn.Dropout(0.2))
+    model = nn.Sequential(nn.Linear(2, 48), nn.ReLU(), nn.Dropout(0.2), *hidden, *hidden, nn.Linear(48, 1)).eval()
+    method = Auto().choose(source_of(model, torch.rand(64, 2)), Goal(budget=3000))
+    assert not method.second_derivatives

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,13 +21,14 @@ from mlmc_dropout.methods.coarse_rows import coarse_cost
 from mlmc_dropout.methods.coarse_time import time_of_sample
 from mlmc_dropout.methods.control_variate import GRADIENT_MASKS, ControlVariate, affordable
 from mlmc_dropout.methods.design_length import SHORT, UNKNOWN_BUDGET, preparation_cost
-from mlmc_dropout.methods.pilot import Look, Pilot, affordable_look
+from mlmc_dropout.methods.pilot import Candidate, Look, Pilot, affordable_look
 from mlmc_dropout.methods.pooled import Pooled
 from mlmc_dropout.methods.stratified import Stratified
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
 from mlmc_dropout.surrogates.derivatives import DerivativeError
 from mlmc_dropout.surrogates.linear import has_derivatives, linearise, supported
+from mlmc_dropout.surrogates.taylor import taylor_bytes, taylor_cost
 
 __all__ = ["Auto"]
 
@@ -38,6 +40,9 @@ MOST_TIME_OF_A_PASS = 0.3  # that it may take, by a fixed model of a processor
 WORTH_READING = 1.25  # gain in passes that a pilot has to show, of the moments asked for together
 LEAST_OF_BOTH = 1.1  # and of each of them
 NO_LOSS_OF_TIME = 1.0  # gain in time, of the moments asked for together
+MOST_FOR_SECOND = 0.5  # of the passes to come, for all second derivatives
+ROWS_PER_LOOK = 8  # rows for each of which a pilot takes second derivatives of one
+MEMORY_SHARE = 0.25  # of the memory limit, for second derivatives of all rows
 FEW_PASSES = 160  # below which a pilot takes as long as the passes, or costs as much as the derivatives of few outputs
 FEWEST_FOR_DESIGNS = 64  # passes below which designs without a companion are too few
 
@@ -159,10 +164,29 @@ def _decide(source: Source, goal: Goal, look: Look) -> Pooled | Stratified | Con
     needs = pilot.needs(goal)
     candidates = [c for c in pilot.candidates() if budget >= FEWEST_FOR_DESIGNS or not isinstance(c.method, Stratified)]
     best = min(candidates, key=lambda candidate: candidate.price(goal, needs))
+    best, more = _or_with_second_derivatives(source, goal, pilot, best, needs)
     reason = f"auto chose {best.words}: the cheapest way by a pilot."
-    method = replace(best.method, reason=reason, overhead=look.cost)
+    method = replace(best.method, reason=reason, overhead=look.cost + more)
     if isinstance(method, ControlVariate) and goal.has_tolerance:
         # The expansion makes up for short designs, and more of them give better standard errors.
         passes = (best.price(goal, needs) - best.overhead) / 2
         return replace(method, passes=int(np.clip(passes // 20, min(method.passes, SHORT), method.passes)))
     return method
+
+
+def _or_with_second_derivatives(
+    source: Source, goal: Goal, pilot: Pilot, best: Candidate, needs: tuple[float, float]
+) -> tuple[Candidate, int]:
+    """The better of a way and the expansion with all second derivatives; and the passes spent on looking at that."""
+    price, rows = best.price(goal, needs), max(1, min(pilot.source.batch.rows, source.batch.rows // ROWS_PER_LOOK))
+    to_come = min(price if goal.has_tolerance else math.inf, goal.budget or math.inf)
+    memory = source.batch.rows * taylor_bytes(source.program, pilot.averaged_out)
+    if memory > MEMORY_SHARE * source.sampler.memory_limit:
+        return best, 0
+    with suppress(DerivativeError):  # some outputs can be differentiated once only
+        cost = taylor_cost(source.sampler, source.program, source.batch, pilot.averaged_out)
+        look = math.ceil(cost * rows / source.batch.rows)
+        if cost + look <= MOST_FOR_SECOND * to_come:
+            smooth = pilot.with_second_derivatives(rows)
+            return min(best, smooth, key=lambda candidate: candidate.price(goal, needs)), look
+    return best, 0

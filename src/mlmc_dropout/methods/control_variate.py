@@ -29,13 +29,16 @@ from mlmc_dropout.methods.prepared_rows import PreparedRows
 from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
 from mlmc_dropout.surrogates.derivatives import DerivativeError, expandable
+from mlmc_dropout.surrogates.expansion import Expansion
 from mlmc_dropout.surrogates.linear import PASSES_OF_A_GRADIENT, expansion_of, linearise, supported
 from mlmc_dropout.surrogates.linear_head import heads_of, outputs_by_head
-from mlmc_dropout.surrogates.quadratic import fit_quadratic, passes_in_memory
+from mlmc_dropout.surrogates.quadratic import Quadratic, fit_quadratic, passes_in_memory
+from mlmc_dropout.surrogates.taylor import Taylor, fit_taylor, taylor_bytes, taylor_cost, value_cost
 
 __all__ = ["GRADIENT_MASKS", "ControlVariate", "affordable"]
 
 GRADIENT_MASKS = 20  # random masks at which gradients show the curvature
+COPIES = 3  # of second derivatives, while they are computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class ControlVariate(OneStage):
         heads: Average out the last dropout where a linear map follows it.
         gradient_masks: Random masks at which gradients are taken for a quadratic surrogate; 0: a linear one at the mean
             mask; ``None``: by cost.
+        second_derivatives: Whether the surrogate has all second derivatives at the mean mask.
         overhead: Passes that a pilot spent before.
         reason: Why it was chosen, if it was.
     """
@@ -54,6 +58,7 @@ class ControlVariate(OneStage):
     passes: int = DESIGN
     heads: bool = True
     gradient_masks: int | None = None
+    second_derivatives: bool = False
     overhead: float = 0.0
     reason: str = ""
 
@@ -87,6 +92,10 @@ class ControlVariate(OneStage):
             outputs = outputs_that_matter(source, goal.budget or UNKNOWN_BUDGET)
             size = affordable_coarse_look(source, goal, outputs)
             return coarse_look(source, size, outputs, moments=asked_moments(goal)).method(self.overhead)
+        if self.second_derivatives:
+            cost, pass_cost = self._taylor_costs(source)
+            length = suited_length(source, goal, self.passes, self.overhead + cost, surrogate=True, pass_cost=pass_cost)
+            return replace(self, gradient_masks=0, passes=length)
         samples = self.gradient_masks
         if samples is None:
             samples = GRADIENT_MASKS if affordable(source, goal, GRADIENT_MASKS) else 0
@@ -94,9 +103,18 @@ class ControlVariate(OneStage):
         length = suited_length(source, goal, self.passes, ahead, surrogate=True)
         return replace(self, gradient_masks=samples, passes=length)
 
+    def _taylor_costs(self, source: Source) -> tuple[float, float]:
+        """What all derivatives cost in passes, and a pass with its companion; seen on one row."""
+        sampler, program, row = source.sampler, source.program, source.batch[:1]
+        slopes = linearise(sampler, program, row)
+        heads = outputs_by_head(heads_of(sampler, program, row, slopes, source.seed) if self.heads else ())
+        cost = slopes.cost + taylor_cost(sampler, program, row, heads)
+        return cost, 1.0 + value_cost(sampler, program, row, heads)
+
     def describe(self) -> dict[str, Any]:
-        """The size of designs, and the masks behind the surrogate."""
-        return {"design": self.passes, "gradient_masks": self.gradient_masks}
+        """The size of designs, and what is behind the surrogate."""
+        found = {"design": self.passes, "gradient_masks": self.gradient_masks}
+        return found | ({"second_derivatives": True} if self.second_derivatives else {})
 
     def bind(self, source: Source) -> BoundDesigns:
         """Differentiate once for these inputs.
@@ -110,25 +128,33 @@ class ControlVariate(OneStage):
         Raises:
             DerivativeError: If the outputs have no derivatives.
         """
-        samples = self.gradient_masks or 0
-        held = passes_in_memory(source.program, samples) if samples else PASSES_OF_A_GRADIENT
+        samples, program = self.gradient_masks or 0, source.program
+        held = passes_in_memory(program, samples) if samples else PASSES_OF_A_GRADIENT
+        if self.second_derivatives:
+            held = max(held, COPIES * taylor_bytes(program, {}) // program.bytes_per_row)
         bound = [self._prepared(rows, part, samples) for rows, part in source.parts(held)]
         parts = tuple(prepared for prepared, _ in bound)
         overhead = self.overhead + max(cost for _, cost in bound)
-        return BoundDesigns(self, self.passes, parts, overhead, self.reason)
+        pass_cost = 1.0
+        if self.second_derivatives:
+            heads = outputs_by_head(parts[0].heads)
+            pass_cost += value_cost(source.sampler, program, source.batch, heads)
+        return BoundDesigns(self, self.passes, parts, overhead, self.reason, pass_cost)
 
     def _prepared(self, rows: slice, source: Source, samples: int) -> tuple[PreparedRows, float]:
         """Heads and surrogate of some rows, and their cost in passes."""
         sampler, program, batch = source.sampler, source.program, source.batch
         slopes = linearise(sampler, program, batch)
         heads = heads_of(sampler, program, batch, slopes, source.seed) if self.heads else ()
-        averaged, quadratic, more = outputs_by_head(heads), None, 0.0
-        if samples:
+        averaged, more = outputs_by_head(heads), 0.0
+        surrogate: Expansion | Quadratic | Taylor = expansion_of(program, slopes, averaged)
+        if self.second_derivatives:
+            surrogate, more = fit_taylor(sampler, program, batch, averaged)
+        elif samples:
             with suppress(DerivativeError):  # the linear one is there
-                quadratic, more = fit_quadratic(
+                surrogate, more = fit_quadratic(
                     sampler, program, batch, samples, averaged, source.seed, source.row_numbers
                 )
-        surrogate = quadratic or expansion_of(program, slopes, averaged)
         return PreparedRows(rows, heads, surrogate), slopes.cost + more
 
 

@@ -30,7 +30,7 @@ _BEYOND = 0.2  # the share of a variance that is taken to be beyond designs, for
 _BEYOND_BOTH = 0.6  # the share of what a companion leaves that designs leave, too
 
 
-def suited_length(source: Source, goal: Goal, most: int, ahead: float, surrogate: bool) -> int:
+def suited_length(source: Source, goal: Goal, most: int, ahead: float, surrogate: bool, pass_cost: float = 1.0) -> int:
     """Passes of a design that suit a goal.
 
     Args:
@@ -39,6 +39,7 @@ def suited_length(source: Source, goal: Goal, most: int, ahead: float, surrogate
         most: The longest design.
         ahead: Passes that are spent before.
         surrogate: Whether passes have a companion.
+        pass_cost: What a pass costs together with its companion, in passes.
 
     Returns:
         T.
@@ -46,7 +47,7 @@ def suited_length(source: Source, goal: Goal, most: int, ahead: float, surrogate
     length = most
     if goal.budget is not None:
         most = int(np.clip(goal.budget // 20, SHORT, most)) if goal.has_tolerance else most
-        length = design_length(source, goal.budget - ahead, most, surrogate)
+        length = design_length(source, (goal.budget - ahead) / pass_cost, most, surrogate)
     if goal.has_tolerance and (goal.tolerance is None or drops_evenly(source, TO_TOLERANCE)):
         length = min(length, TO_TOLERANCE)
     return length

@@ -176,10 +176,9 @@ class DesignState:
 
     @property
     def samples(self) -> int:
-        """Pairs of designs behind the standard errors; one, if some part has only that."""
-        fewest = min(half.design.v.count for half in self.halves)
-        designs = sum(half.design.v.count for half in self.halves)
-        return 1 if fewest <= 1 or self.estimates is None else designs // 2
+        """Designs behind the standard errors; one, if some part has only that."""
+        counts = [half.design.v.count for half in self.halves]
+        return 1 if min(counts) <= 1 or self.estimates is None else sum(counts)
 
 
 @dataclass(frozen=True, slots=True)

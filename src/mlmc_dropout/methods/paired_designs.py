@@ -57,6 +57,7 @@ class BoundDesigns(NoRefinement):
         parts: What was computed for the rows, part by part.
         overhead: Passes spent before the first design: pilot and derivatives.
         reason: Why the method was chosen, if it was.
+        pass_cost: What a pass costs together with its companion, in passes.
     """
 
     method: Method
@@ -64,6 +65,7 @@ class BoundDesigns(NoRefinement):
     parts: tuple[PreparedRows, ...]
     overhead: float = 0.0
     reason: str = ""
+    pass_cost: float = 1.0
 
     @property
     def has_surrogate(self) -> bool:
@@ -83,7 +85,11 @@ class BoundDesigns(NoRefinement):
     def min_cost(self) -> int:
         """A few pairs of designs, or passes, and what preparing them cost."""
         least = MIN_PASSES if self.passes == 1 else 2 * MIN_PAIRS * self.passes
-        return least + int(np.ceil(self.overhead))
+        return self._cost(least) + int(np.ceil(self.overhead))
+
+    def _cost(self, passes: int) -> int:
+        """What passes cost, with their companions."""
+        return int(np.ceil(passes * self.pass_cost))
 
     def select(self, rows: Rows) -> BoundDesigns:
         """The method for some of the rows; parts that have become small are computed together.
@@ -110,9 +116,9 @@ class BoundDesigns(NoRefinement):
         spent = done.get("passes", int(np.ceil(self.overhead)))
         if not first:
             budget -= spent
-        count = max(0, int(budget // self.passes))
+        count = max(0, int(np.floor(budget) // (self.passes * self.pass_cost)))
         size = max(2, BLOCK // (2 * self.passes) * 2)
-        after = {"designs": first + count, "passes": spent + self.passes * count}
+        after = {"designs": first + count, "passes": spent + self._cost(self.passes * count)}
         return [Task(0, a, n) for a, n in blocks(first, count, size)], after
 
     def whole(self, done: Mapping[str, int], budget: float) -> float:
@@ -127,8 +133,8 @@ class BoundDesigns(NoRefinement):
         """
         first = done.get("designs", 0)
         ahead = 0 if first else done.get("passes", int(np.ceil(self.overhead)))
-        count = max(1, int((budget - ahead) // self.passes))
-        return float(ahead + self.passes * (count + (first + count) % 2))
+        count = max(1, int((budget - ahead) // (self.passes * self.pass_cost)))
+        return float(ahead + self._cost(self.passes * (count + (first + count) % 2)))
 
     def run(self, source: Source, task: Task) -> DesignState:
         """Means and inner scatter of designs, and of their companions.

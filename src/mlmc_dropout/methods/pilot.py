@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mlmc_dropout.methods.control_variate import ControlVariate
-from mlmc_dropout.methods.design_length import UNKNOWN_BUDGET
+from mlmc_dropout.methods.design_length import MIN_PAIRS, TO_TOLERANCE, UNKNOWN_BUDGET
 from mlmc_dropout.methods.pooled import Pooled
 from mlmc_dropout.methods.prepared_rows import as_array, check_squares
 from mlmc_dropout.methods.stratified import Stratified
@@ -24,6 +24,7 @@ from mlmc_dropout.surrogates.derivatives import DerivativeError
 from mlmc_dropout.surrogates.linear import expansion_of, linearise
 from mlmc_dropout.surrogates.linear_head import heads_of, outputs_by_head, whole_and_reduced_passes
 from mlmc_dropout.surrogates.quadratic import fit_quadratic
+from mlmc_dropout.surrogates.taylor import Averaged, fit_taylor, value_cost
 
 __all__ = ["Candidate", "Look", "Pilot", "affordable_look"]
 
@@ -32,6 +33,7 @@ Array = NDArray[np.float64]
 PILOT_SHARE = 0.04  # of the passes to come: more is not spent on looking
 LEAST_PASSES, MOST_PASSES = 16, 32
 MOST_ROWS = 8
+TAILS = 384.0  # passes until the tails of what second derivatives leave are seen at all of many independent inputs
 SINGLE_ROW_MARGIN = 3.0  # the second order contains the first: one row has to show this much in favour of the first
 TINY = 1e-300
 EXACT = 1e6  # a gain that says that nothing but rounding is left
@@ -48,6 +50,8 @@ class Candidate:
         gain_V: The same for the variance.
         overhead: Passes that it spends in advance.
         handicap: A factor by which it has to be better than others.
+        pass_cost: What a pass costs together with its companion, in passes.
+        least: Passes that a tolerance takes at least.
     """
 
     method: Pooled | Stratified | ControlVariate
@@ -56,6 +60,8 @@ class Candidate:
     gain_V: float
     overhead: float = 0.0
     handicap: float = 1.0
+    pass_cost: float = 1.0
+    least: float = 0.0
 
     def price(self, goal: Goal, needs: tuple[float, float]) -> float:
         """Passes to the asked accuracy, or the error a budget leaves: the dearer moment decides.
@@ -70,12 +76,13 @@ class Candidate:
         shares = [self.handicap * need / gain for need, gain in zip(needs, (self.gain, self.gain_V), strict=True)]
         together = max(shares) + 0.1 * sum(shares)
         if goal.has_tolerance:
-            passes, per_sample = float(PILOT), 1 if isinstance(self.method, Pooled) else 2 * self.method.passes
+            per_sample = 1 if isinstance(self.method, Pooled) else min(self.method.passes, TO_TOLERANCE)
+            passes = max((PILOT - self.overhead) / self.pass_cost, 2.0 * MIN_PAIRS * per_sample, self.least)
             while together * stderr_upper_factor(passes / per_sample) > passes:  # few samples have to do better
                 passes *= 1.05
-            return self.overhead + max(passes, together)
+            return self.overhead + self.pass_cost * max(passes, together)
         assert goal.budget is not None
-        return together / max((goal.budget - self.overhead - 1.0) / (goal.budget - 1.0), 1e-3)
+        return self.pass_cost * together / max((goal.budget - self.overhead - 1.0) / (goal.budget - 1.0), 1e-3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +131,8 @@ class Pilot:
     it is considered.
     """
 
+    source: Source  # of these rows
+    averaged_out: Averaged
     D: Array
     h: Array
     s2: Array
@@ -169,6 +178,8 @@ class Pilot:
         own_D, own_h = as_array(whole.squares(masks, rows)), as_array(rest.squares(masks, rows))
         check_squares(few, as_array(D), as_array(s2), own_D, own_h)
         return cls(
+            few,
+            outputs_by_head(heads),
             as_array(D),
             as_array(h),
             as_array(s2),
@@ -189,10 +200,7 @@ class Pilot:
         Designs, and controls with coefficients of their own, do no harm: nothing but their cost counts against them.
         """
         yield Candidate(Pooled(), "pooled", 1.0, 1.0)
-        mu2, plain_V = _squares(self.D), _squares(_noise(self.D))
-        # Designs remove what is additive in the masks: of s² about as large a share as of h.
-        left_h = _squares(_rest(self.h, self.G_h))
-        of_s2 = _squares(self.s2) * left_h.mean() / max(_squares(self.h).mean(), TINY)
+        mu2, plain_V, left_h, of_s2 = self._parts()
         yield Candidate(
             Stratified(heads=False),
             "stratified masks",
@@ -224,6 +232,41 @@ class Pilot:
                 _gain(plain_V, _squares(_noise(self.h, self.second, self.own_h, self.second)) + of_s2),
                 self.cost_of_second,
             )
+
+    def _parts(self) -> tuple[Array, Array, Array, Array]:
+        """Squares of passes, their contributions to μ2, what designs leave of h, and of s²."""
+        left_h = _squares(_rest(self.h, self.G_h))
+        # Designs remove what is additive in the masks: of s² about as large a share as of h.
+        of_s2 = _squares(self.s2) * left_h.mean() / max(_squares(self.h).mean(), TINY)
+        return _squares(self.D), _squares(_noise(self.D)), left_h, of_s2
+
+    def with_second_derivatives(self, rows: int) -> Candidate:
+        """The expansion with all second derivatives, seen at the first of the pilot's rows.
+
+        Args:
+            rows: At how many.
+
+        Returns:
+            The way to go, with its gains predicted from these rows.
+
+        Raises:
+            DerivativeError: If there are no second derivatives.
+        """
+        few = replace(self.source, batch=self.source.batch[:rows])
+        sampler, program, batch = few.sampler, few.program, few.batch
+        form, cost = fit_taylor(sampler, program, batch, self.averaged_out)
+        Q = as_array(form.values(_masks(few, len(self.h)), rows))
+        here = replace(self, **{name: getattr(self, name)[:, :rows] for name in ("D", "h", "s2", "G_h", "own_h")})
+        mu2, plain_V, _, of_s2 = here._parts()
+        return Candidate(
+            ControlVariate(second_derivatives=True),
+            "the expansion in the masks with all second derivatives as a control variate",
+            _gain(mu2, _squares(_rest(here.h, Q))),
+            _gain(plain_V, _squares(_noise(here.h, Q, here.own_h, Q)) + of_s2),
+            self.cost + cost,
+            pass_cost=1.0 + value_cost(sampler, program, batch, self.averaged_out),
+            least=0.0 if sampler.masks == "shared" else TAILS,
+        )
 
     def needs(self, goal: Goal) -> tuple[float, float]:
         """Passes plain Monte Carlo would need for either moment; a budget asks for both alike.

@@ -18,6 +18,7 @@ from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.surrogates.expansion import Expansion
 from mlmc_dropout.surrogates.linear_head import Head, held_sites, whole_and_reduced_passes
 from mlmc_dropout.surrogates.quadratic import Quadratic
+from mlmc_dropout.surrogates.taylor import Taylor
 
 __all__ = ["PreparedRows", "as_array", "check_squares", "selected"]
 
@@ -49,7 +50,7 @@ class PreparedRows:
 
     rows: slice
     heads: tuple[Head, ...] = ()
-    surrogate: Expansion | Quadratic | None = None
+    surrogate: Expansion | Quadratic | Taylor | None = None
     without_heads: str = ""
 
     def of(self, source: Source) -> Source:

@@ -21,10 +21,11 @@ PILOT = 128  # passes spent before the standard errors are first looked at
 TRUSTED = 16  # samples (passes, replicates, pairs of designs) from which a standard error is trusted
 MAX_GROWTH = 8.0  # the passes are multiplied by at most this from one round to the next
 MIN_GROWTH = 1.05  # and by at least this
-EXTREME_SHARE = 0.25  # share of the excess of the largest standard error that the next round is likely to remove
+EXTREME_SHARE = 0.5  # of the excess that the largest of independent standard errors would have
 MAX_BUDGET = 10**15  # passes are numbered, and their numbers are exact as floats
 TOLERANCES = (1e-100, 1e100)  # their squares are numbers, too
 MAX_ROUND = 10**7  # passes of a round: its tasks are listed
+FADED = 2.0  # times as many passes leave little of what was added to standard errors for tails
 STEP_SHARE = 0.75  # share of a large need that is spent before looking again
 
 
@@ -54,6 +55,10 @@ class Estimates(Protocol):
     @property
     def overhead(self) -> float:
         """The part of the cost that came before the first sample and does not grow with the samples."""
+
+    @property
+    def widening(self) -> tuple[Array, Array] | None:
+        """Factors in both standard errors for tails that few samples show, if there are any."""
 
 
 def _is_finite_number(value: object) -> bool:
@@ -171,21 +176,23 @@ class Goal:
             return min(self.budget, max(min(PILOT, self.budget * PILOT_SHARE), min_cost))
         return min(self.budget, MAX_ROUND)
 
-    def shortfall(self, estimates: Estimates) -> float:
+    def shortfall(self, estimates: Estimates, widened: bool = True) -> float:
         """How many times as many passes the tolerance needs: the (quantile of the) largest (stderr / tolerance)².
 
         Args:
             estimates: The estimates so far.
+            widened: Whether with what standard errors are widened by for the tails that few samples show.
 
         Returns:
             The factor, at most 1 if the tolerance is met; infinite where there is no standard error yet.
         """
+        of_mean, of_variance = (1.0, 1.0) if widened or estimates.widening is None else estimates.widening
         with np.errstate(over="ignore", divide="ignore", invalid="ignore", under="ignore"):  # tolerances like 1e-300
             ratios = [
-                (stderr / (tolerance * _scale(values, self.relative))) ** 2
-                for stderr, values, tolerance in (
-                    (estimates.mean_stderr, estimates.mean, self.tolerance),
-                    (estimates.variance_stderr, estimates.variance, self.tolerance_variance),
+                (stderr / (tolerance * _scale(values, self.relative) * widening)) ** 2
+                for stderr, values, tolerance, widening in (
+                    (estimates.mean_stderr, estimates.mean, self.tolerance, of_mean),
+                    (estimates.variance_stderr, estimates.variance, self.tolerance_variance, of_variance),
                 )
                 if tolerance is not None
             ]
@@ -209,11 +216,11 @@ class Goal:
         """Passes to spend next; 0 when the goal is reached.
 
         The largest of m standard errors, each estimated from n ``samples``, overstates the truth by a factor of about
-        1 + sqrt(2/n)·sqrt(2 log m) in its square. Most of this excess is still there after the next round, and the
-        run stops only when the largest meets the tolerance; so the predicted need is reduced by ``EXTREME_SHARE`` of
-        the excess only. A large need is met in several rounds, with smaller steps after few samples, so that a noisy
-        estimate does not overshoot. The stop itself relies on the standard errors as they are reported or, with fewer
-        than ``TRUSTED`` samples behind them, on upper limits for them.
+        1 + e, e = sqrt(2/n)·sqrt(2 log m), in its square if they are independent; ``EXTREME_SHARE`` of that is taken,
+        since most are not. The passes so far keep their excess, and those to come have none: with g times the passes
+        the square is 1/g + (1 − 1/g)/(1 + e) of what it is, over g. A large need is met in several rounds, with
+        smaller steps after few samples, so that a noisy estimate does not overshoot. The stop itself relies on the
+        standard errors as they are reported or, with fewer than ``TRUSTED`` samples behind them, on upper limits.
 
         Args:
             estimates: The estimates so far.
@@ -234,7 +241,11 @@ class Goal:
         excess = (
             EXTREME_SHARE * math.sqrt(2.0 / max(samples, 2.0)) * math.sqrt(2.0 * math.log(max(estimates.mean.size, 1)))
         )
-        growth = needed / (1.0 + excess) * (STEP_SHARE if needed > 2 else 1.0)
+        if estimates.widening is not None:  # it fades much faster than errors do
+            needed = max(self.shortfall(estimates, widened=False), min(needed, FADED))
+        half = needed / (1.0 + excess) / 2.0
+        growth = half + math.sqrt(half * half + 2.0 * half * excess)  # g² = needed (1 + (g − 1)/(1 + e))
+        growth *= STEP_SHARE if needed > 2 else 1.0
         max_growth = min(1.0 + samples / TRUSTED, MAX_GROWTH)
         return max(0.0, min(spent * (min(max(growth, MIN_GROWTH), max_growth) - 1.0), remaining))
 

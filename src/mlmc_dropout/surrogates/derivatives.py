@@ -12,7 +12,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from mlmc_dropout.errors import ModelError
 from mlmc_dropout.sampling.sites import Site
 
-__all__ = ["DerivativeError", "Gradients", "count_cost", "differentiate", "expandable"]
+__all__ = [
+    "DerivativeError",
+    "Gradients",
+    "count_cost",
+    "count_second",
+    "differentiate",
+    "differentiate_twice",
+    "expandable",
+]
 
 _MAX_QUOTED = 120  # characters of an error message
 # What torch raises where it cannot differentiate, and what models raise that behave differently with gradients on.
@@ -95,6 +103,81 @@ def count_cost(forward: Callable[[], Tensor], wanted: Sequence[Tensor], outputs:
         _gradients(out, wanted, outputs)
     flops = forward_only.get_total_flops()
     return everything.get_total_flops() / flops if flops else 1.0 + 2.0 * len(outputs)
+
+
+def differentiate_twice(
+    forward: Callable[[], Tensor],
+    wanted: Sequence[Tensor],
+    rows_first: Callable[[Sequence[Tensor]], Tensor],
+    at_once: int,
+) -> tuple[Tensor, Tensor]:
+    """Gradients and second derivatives of all outputs.
+
+    Args:
+        forward: Runs one pass, (rows, width).
+        wanted: Tensors with respect to which to differentiate.
+        rows_first: Lays out derivatives with respect to these, with a leading axis each, as (n, rows, units).
+        at_once: Products with the second derivatives that are computed together.
+
+    Returns:
+        The gradients, (rows, width, units), and second derivatives, (rows, width, units, units), at least in single
+        precision.
+
+    Raises:
+        DerivativeError: If torch cannot differentiate the outputs twice.
+    """
+    gradients, matrices = [], []
+    with torch.inference_mode(False), torch.enable_grad(), _derivative_errors():
+        out = _outputs_of(forward)
+        for k in range(out.shape[-1]):
+            slopes = rows_first([slope[None] for slope in _slopes(out, k, wanted)])[0]
+            rows, units = slopes.shape
+            directions = torch.eye(units, dtype=slopes.dtype, device=slopes.device)[:, None].expand(-1, rows, -1)
+            products = [rows_first(_products(slopes, wanted, few)) for few in directions.split(at_once)]
+            gradients.append(slopes.detach())
+            matrices.append(torch.cat(products).detach().transpose(0, 1))
+    dtype = torch.promote_types(gradients[0].dtype, torch.float32)
+    return torch.stack(gradients, dim=1).to(dtype), torch.stack(matrices, dim=1).to(dtype)
+
+
+def count_second(forward: Callable[[], Tensor], wanted: Sequence[Tensor]) -> float:
+    """What one product of a vector with the second derivatives of an output costs.
+
+    Args:
+        forward: As for :func:`differentiate_twice`.
+        wanted: As for :func:`differentiate_twice`.
+
+    Returns:
+        Its operations over those of the forward pass.
+
+    Raises:
+        DerivativeError: If torch cannot differentiate the outputs twice.
+    """
+    forward_only, product = FlopCounterMode(display=False), FlopCounterMode(display=False)
+    with torch.inference_mode(False), torch.enable_grad(), _derivative_errors():
+        with forward_only:
+            out = _outputs_of(forward)
+        slopes = torch.cat([slope.flatten() for slope in _slopes(out, 0, wanted)])
+        with product:
+            _products(slopes, wanted, torch.ones_like(slopes)[None])
+    flops = forward_only.get_total_flops()
+    return product.get_total_flops() / flops if flops else 2.0
+
+
+def _slopes(out: Tensor, output: int, wanted: Sequence[Tensor]) -> list[Tensor]:
+    """The gradient of an output's sum, to be differentiated again."""
+    found = torch.autograd.grad(out[..., output].sum(), wanted, create_graph=True, allow_unused=True)
+    return [torch.zeros_like(w) if slope is None else slope for w, slope in zip(wanted, found, strict=True)]
+
+
+def _products(slopes: Tensor, wanted: Sequence[Tensor], directions: Tensor) -> list[Tensor]:
+    """Derivatives of slopes along directions, (directions, *mask) each; 0 where slopes are constant."""
+    found: Sequence[Tensor | None] = [None] * len(wanted)
+    if slopes.requires_grad:
+        found = torch.autograd.grad(
+            slopes, wanted, directions, is_grads_batched=True, retain_graph=True, allow_unused=True
+        )
+    return [w.new_zeros(len(directions), *w.shape) if d is None else d for w, d in zip(wanted, found, strict=True)]
 
 
 def _outputs_of(forward: Callable[[], Tensor]) -> Tensor:

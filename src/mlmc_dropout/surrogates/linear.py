@@ -23,6 +23,7 @@ from mlmc_dropout.surrogates.scale import sum_of_squares
 
 __all__ = [
     "Linearisation",
+    "MeanPass",
     "SiteProbe",
     "derivative_cost",
     "expansion_of",
@@ -156,7 +157,7 @@ def linearise(
     def compute(_: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         """The outputs, and the derivatives that exist."""
         with torch.inference_mode(False):
-            probe = _MeanPass(sampler, program, batch.map(torch.clone, batch.rows))
+            probe = MeanPass(sampler, program, batch.map(torch.clone, batch.rows))
             per_output = differentiate(probe.outputs, probe.wanted, wanted)
         columns = iter(zip(*per_output, strict=True))
         found = [
@@ -194,7 +195,7 @@ def derivative_cost(sampler: DropoutSampler, program: Program, batch: Batch, out
     name = f"cost of {len(outputs)}"
     if name not in program.facts:
         with torch.inference_mode(False):
-            probe = _MeanPass(sampler, program, batch[:1].map(torch.clone, 1))
+            probe = MeanPass(sampler, program, batch[:1].map(torch.clone, 1))
             program.facts[name] = count_cost(probe.outputs, probe.wanted, outputs)
     return float(program.facts[name])
 
@@ -211,7 +212,7 @@ def outputs_at_mean(sampler: DropoutSampler, program: Program, batch: Batch) -> 
         The outputs, (rows, width).
     """
     with torch.no_grad():
-        return _MeanPass(sampler, program, batch.map(torch.clone, batch.rows)).outputs()
+        return MeanPass(sampler, program, batch.map(torch.clone, batch.rows)).outputs()
 
 
 def pass_operations(sampler: DropoutSampler, program: Program, batch: Batch) -> float:
@@ -228,7 +229,7 @@ def pass_operations(sampler: DropoutSampler, program: Program, batch: Batch) -> 
     if "operations" not in program.facts:
         counter, first = FlopCounterMode(display=False), [0] * _ROWS_COUNTED
         with torch.enable_grad(), counter:  # kernels that have derivatives are those that are counted
-            _MeanPass(sampler, program, batch.map(lambda t: t[first], _ROWS_COUNTED)).outputs()
+            MeanPass(sampler, program, batch.map(lambda t: t[first], _ROWS_COUNTED)).outputs()
         program.facts["operations"] = counter.get_total_flops() / _ROWS_COUNTED
     return float(program.facts["operations"])
 
@@ -236,8 +237,19 @@ def pass_operations(sampler: DropoutSampler, program: Program, batch: Batch) -> 
 _NO_OFFSET = ("feature", "bernoulli", "path")  # masks of whole channels, and those that the model itself applies
 
 
-class _MeanPass:
-    """A pass at the mean mask whose masks, and offsets after the sites, can be differentiated with respect to."""
+class MeanPass:
+    """A pass at the mean mask whose masks, and offsets after the sites, can be differentiated with respect to.
+
+    Args:
+        sampler: The sampler of the model.
+        program: The prepared model.
+        batch: The inputs.
+
+    Attributes:
+        expanded: Masks by index of site.
+        offsets: Offsets by index of site, where there are any.
+        value: The outputs of the latest call of :meth:`outputs`, (rows, width).
+    """
 
     def __init__(self, sampler: DropoutSampler, program: Program, batch: Batch) -> None:
         self._sampler, self._program, self._batch = sampler, program, batch
@@ -273,7 +285,11 @@ class _MeanPass:
         return flat
 
     def affine_outputs(self, site: Site) -> Tensor | None:
-        """Which outputs only linear operations connect with the site, bool (width,)."""
+        """Which outputs only linear operations connect with the site, bool (width,).
+
+        Args:
+            site: A site of the program.
+        """
         if site.index not in self.offsets:
             return None
         offset = self.offsets[site.index]

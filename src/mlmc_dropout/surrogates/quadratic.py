@@ -26,7 +26,7 @@ from mlmc_dropout.surrogates.expansion import by_row, cat_or_none, contract
 from mlmc_dropout.surrogates.linear import PASSES_OF_A_GRADIENT, derivative_cost
 from mlmc_dropout.surrogates.scale import binary_scale, is_usual
 
-__all__ = ["DIRECTIONS", "Quadratic", "fit_quadratic", "passes_in_memory"]
+__all__ = ["DIRECTIONS", "Quadratic", "fit_quadratic", "passes_in_memory", "variance_of_form"]
 
 DIRECTIONS = 6  # the mean gradient's, and those in which gradients vary most
 _RIDGE = 2.0  # weight of the prior that there is no curvature, in samples
@@ -272,12 +272,27 @@ def _curvature(P: Tensor, slopes: Tensor) -> Tensor:
 
 
 def _variance(sites: Sequence[Site], mean: Tensor, V: Tensor, curvature: Tensor) -> Tensor:
-    """Var(Q) for independent masks z of variance 1, with M = V Λ Vᵀ the matrix of the form.
+    """Var(Q) with M = V Λ Vᵀ the matrix of the form."""
+    diagonal = torch.einsum("nkua,nka->nku", V.square(), curvature)
+    return variance_of_form(sites, mean, diagonal, curvature.square().sum(dim=-1))
+
+
+def variance_of_form(sites: Sequence[Site], slopes: Tensor, diagonal: Tensor, squares: Tensor) -> Tensor:
+    """Var(gᵀz + ½ zᵀMz) for independent masks z of variance 1.
 
     Var(½ zᵀMz) = ½ tr M² + ¼ Σ M_uu² (kurtosis − 3), Cov(gᵀz, ½ zᵀMz) = ½ Σ g_u M_uu skewness.
+
+    Args:
+        sites: The sites of the units, in their order.
+        slopes: g, (rows, width, units).
+        diagonal: M_uu, (rows, width, units).
+        squares: tr M², (rows, width).
+
+    Returns:
+        The variance, (rows, width).
     """
-    diagonal = torch.einsum("nkua,nka->nku", V.square(), curvature)
-    skewness = torch.cat([V.new_full((s.units,), (2 * s.p - 1) / math.sqrt(s.p * (1 - s.p))) for s in sites])
-    excess = torch.cat([V.new_full((s.units,), 1 / (s.p * (1 - s.p)) - 6) for s in sites])
-    per_unit = mean.square() + diagonal.square() * excess / 4 + mean * diagonal * skewness
-    return per_unit.sum(dim=-1) + curvature.square().sum(dim=-1) / 2
+    new = slopes.new_full
+    skewness = torch.cat([new((s.units,), (2 * s.p - 1) / math.sqrt(s.p * (1 - s.p))) for s in sites])
+    excess = torch.cat([new((s.units,), 1 / (s.p * (1 - s.p)) - 6) for s in sites])
+    per_unit = slopes.square() + diagonal.square() * excess / 4 + slopes * diagonal * skewness
+    return per_unit.sum(dim=-1) + squares / 2
