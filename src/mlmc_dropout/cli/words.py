@@ -17,7 +17,7 @@ _ARGUMENT = re.compile(
     r"(?P<value>lambda [^;,()]*(?:\([^()]*\))?|'[^']*'|<[^>]*>|\('[^()]*\)|-?\w[\w.\-]*)?"
     r"(?P<others>(?:(?:,| or| and) '[^']*')*)"
 )
-_PHRASES = {"labels: give y": "labels: give --labels", ", or give an md.Metric": ""}
+_PHRASES = {": give y": ": give --labels", ", or give an md.Metric": ""}
 
 
 def as_options(message: str) -> str:
