@@ -18,6 +18,7 @@ from mlmc_dropout.report.doubts import warnings
 from mlmc_dropout.report.folder import Folder
 from mlmc_dropout.report.formats import duration, passes, percent, probability, ratio, short
 from mlmc_dropout.report.levels import allocation, levels
+from mlmc_dropout.report.names import component_names
 from mlmc_dropout.report.numbers import Comparison, Matrices, compare, matrices
 from mlmc_dropout.report.outlook import what_next
 from mlmc_dropout.report.pictures import input_name, item_name, output_words, pictures
@@ -79,7 +80,8 @@ def _sections(folder: Folder, m: Matrices, rows: int, width: int) -> Iterator[Se
     if _uneven(result):
         yield _effort(folder, m)
     if folder.data.labels is not None:
-        yield beside_labels(m, folder.data, predictions(result, folder.data.class_names))
+        names = folder.data.class_names
+        yield beside_labels(m, folder.data, predictions(result, names), component_names(result, names))
     if result.method != "pooled":
         yield _cost(comparison)
     if result.levels and result.method == "mlmc":
