@@ -138,6 +138,9 @@ def finish(out: Path, result: Result, info: Mapping[str, Any], x: Any, page: boo
     out, files, moved = write_somewhere(out, result, info, x)
     names = getattr(x, "class_names", ())
     output.table(overview(result, names))
+    averages = Averages.of(result, names)
+    if averages.inputs * averages.places > 1:
+        output.say(f"{averages.error_head}: the standard error of the numbers of one {averages.unit}, on average.")
     for table, sentence in quantity_tables(result, names):
         output.say()
         output.table(table)
