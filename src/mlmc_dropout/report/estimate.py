@@ -5,6 +5,7 @@ Sections that do not apply are left out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -236,10 +237,13 @@ def _known_ratio(value: float) -> str:
 
 
 def _side_by_side(folder: Folder) -> Section:
-    """Tables of several methods, as the terminal has shown them."""
+    """Tables of several methods, as the terminal has shown them, but for its hyphens as minus signs."""
     tables = [
         TableBlock(
-            str(table["caption"]), [*map(str, table["columns"])], [[*map(str, row)] for row in table["rows"]], ""
+            str(table["caption"]),
+            [*map(str, table["columns"])],
+            [[re.sub(r"(^|\de)-(?=\d)", r"\1−", str(cell)) for cell in row] for row in table["rows"]],
+            "",
         )
         for table in folder.info["comparison"]
     ]
