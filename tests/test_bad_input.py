@@ -205,7 +205,7 @@ def test_inputs_with_nan_name_their_rows(model):
 def test_nan_in_a_later_batch_counts_rows_from_the_beginning(model):
     x = torch.zeros(4, 2)
     x[3] = math.nan
-    with pytest.raises(InputError, match="rows 3"):
+    with pytest.raises(InputError, match="row 3"):
         md.estimate(model, list(x.split(2)), method="pooled", budget=100)
 
 

@@ -31,7 +31,13 @@ def test_accuracy_is_the_share_of_right_labels():
 def test_the_error_of_values_is_its_root_mean_square():
     result = md.estimate(net(1), X, budget=32)
     sentence = beside_labels(result, PageData.of(X, result.mean[:, 0] + 0.5))
-    assert sentence == "Root mean square error of the mean: 0.5, by 20 true labels."
+    assert sentence == "Root mean square error of the mean, by the true values of 20 inputs: 0.5."
+
+
+def test_outputs_of_different_size_have_errors_of_their_own():
+    result = md.estimate(net(2), X, budget=32)
+    sentence = beside_labels(result, PageData.of(X, result.mean + np.array([3.0, 0.04])))
+    assert sentence.endswith("of 20 inputs: 2.12; of single outputs 3, 0.04.")
 
 
 @pytest.mark.parametrize("data", [None, PageData()])

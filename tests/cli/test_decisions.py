@@ -35,7 +35,7 @@ def test_labels_are_counted_by_class():
     result = md.estimate(net(3), X, outputs="logits", decision="label", budget=200)
     table, (said,) = decision_report(result, {"decision": "label", "confidence": 0.99}, NAMES)
     assert table is not None and table.caption == "Which class has the largest mean probability?"
-    assert list(table.columns) == ["predicted class", "inputs", "open"]
+    assert list(table.columns) == ["predicted class", "inputs", "of these open"]
     counts = np.bincount(result["decision"].value, minlength=3)
     assert [(row[0], int(row[1])) for row in table.rows] == list(zip(NAMES, counts, strict=True))
     open_ones = np.flatnonzero(~result["decision"].settled)

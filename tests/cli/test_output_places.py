@@ -110,4 +110,7 @@ def test_ctrl_c_is_exit_code_1_as_documented(tmp_path):
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "epochs are saved, resume the run" in err and err.rstrip().endswith("error: stopped")
+    assert (
+        "epochs are saved, and this goes on with them:\nmlmc-dropout train --resume " in err
+        and err.rstrip().endswith("error: stopped")
+    )

@@ -42,6 +42,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 def test_classes_by_name_in_table_files_and_page(call, classes):
     called = call(*ASK, "--outputs", "logits", "--class-names", "names.txt", "--out", "run")
+    assert "± per input: the standard error of the numbers of one input, on average." in called.out
     assert called.code == 0, called.err
     assert "inputs, the most uncertain first" in called.out
     assert any(name in called.out.split("most uncertain")[1] for name in NAMES)

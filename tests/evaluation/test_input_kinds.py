@@ -53,3 +53,15 @@ def test_labels_of_one_column(y: Any) -> None:
         for labels in (y, [[value] for value in (LABELS % 2).tolist()])
     )
     assert flat == column
+
+
+def test_class_numbers_that_were_stored_as_floats() -> None:
+    whole, floats = (
+        md.evaluate(NET, X, y, metrics=("accuracy", "nll"), budget=64) for y in (LABELS % 2, (LABELS % 2).double())
+    )
+    assert [whole[name].value for name in ("accuracy", "nll")] == [floats[name].value for name in ("accuracy", "nll")]
+
+
+def test_labels_of_values_are_no_class_numbers() -> None:
+    with pytest.raises(md.InputError, match="class numbers from 0 to 1, and these are no whole numbers"):
+        md.evaluate(NET, X, LABELS % 2 + 0.5, metrics=("nll",), budget=64)

@@ -48,13 +48,14 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch: pytest.MonkeyPatch
 def test_the_bar_shows_losses(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm")
+    command = f"mlmc-dropout train --resume {'folder/' * 12}"
     with Bar() as bar:
-        bar.say("hello")
+        bar.say(command)
         bar.begin(10, 100)
-        bar.update(50, {"total": 0.25})
-    assert "hello" in screen.getvalue()
+        bar.update(50, {"total": 0.25, "equation": 0.125, "boundary": 0.125, "multiplier": -0.5})
+    assert command in screen.getvalue()
     assert "50/100" in screen.getvalue()
     assert "total 2.50e-01" in screen.getvalue()
 

@@ -189,5 +189,6 @@ def test_a_stopped_run_saves_the_epochs_it_speaks_of(
         signal.signal(signal.SIGALRM, before)
     (path,) = (tmp_path / "cut").iterdir()
     epoch = int(read_tensors(path / "checkpoint.safetensors")[1]["epoch"])
-    assert 100 <= epoch < 400 and f"{epoch} epochs are saved" in shown.lines[-1]
+    assert 100 <= epoch < 400 and f"{epoch} epochs are saved" in shown.lines[-2]
+    assert shown.lines[-1] == f"mlmc-dropout train --resume {path}"
     same_end(start(config, tmp_path / "whole", Silent()), resume(path, Silent()))

@@ -65,7 +65,8 @@ def cases() -> dict[str, tuple[md.Result, dict[str, Any], PageData]]:
     names = [f"a class with a long name {i}" for i in range(10)]
     features = [f"feature {i}" for i in range(6)]
     passes = {3: draw.normal(size=(100, 10)), 7: draw.normal(size=(100, 10))}
-    missed = {"asked": {"tolerance": 1e-4, "quantile": 1.0}, "seconds": 3.0, "warnings": ["Something is amiss."]}
+    warned = ["Something is amiss.", "Give --metrics nll,entropy,expected_entropy,mutual_information,brier,accuracy."]
+    missed = {"asked": {"tolerance": 1e-4, "quantile": 1.0}, "seconds": 3.0, "warnings": warned}
     long = {"command": "mlmc-dropout " + "--option value " * 30, "weights": "0123456789abcdef" * 2}
     return {
         "bands": (md.estimate(line, x, method="mlmc", budget=300), long, PageData.of(x)),
@@ -147,7 +148,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 CUT_OFF = """return [...document.querySelectorAll('main *')].filter(e => {
         const box = e.getBoundingClientRect();
         return box.width > 1 && !e.closest('.hidden, thead, svg') && (box.right > innerWidth + 1 || box.left < -1);
-    }).concat([...document.querySelectorAll('.scroll, pre, figure')].filter(e => e.scrollWidth > e.clientWidth + 1))
+    }).concat([...document.querySelectorAll('.scroll, pre, figure, .note')]
+    .filter(e => e.scrollWidth > e.clientWidth + 1))
     .map(e => e.tagName + ': ' + e.textContent.slice(0, 60))"""
 
 

@@ -118,7 +118,7 @@ def test_several_outputs_have_an_answer_each(tmp_path):
     decided = section(page(tmp_path, result, "above:0.3", NAMES), "decisions")
     assert "Is the mean probability above 0.3?" in decided
     counts = result["decision"].value.sum(axis=0)
-    found = rows(decided, "The answers: inputs for each output")
+    found = rows(decided, "The answers: inputs for each class")
     assert [row[:2] for row in found] == [[NAMES[c], str(counts[c])] for c in range(3)]
 
 

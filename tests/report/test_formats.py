@@ -37,6 +37,8 @@ def test_plain_numbers_can_be_read_back() -> None:
 def test_units() -> None:
     assert (ratio(2.187), percent(0.1234), duration(1.26), duration(75.2)) == ("2.2×", "12\xa0%", "1.3\xa0s", "75\xa0s")
     assert tick_label(1e6) == "10⁶"
+    assert tick_label(2e5) == "2·10⁵"
+    assert tick_label(2.0**18) == "262144"  # powers of two beside an axis of passes
     assert tick_label(0.0) == "0"
 
 

@@ -211,3 +211,12 @@ def test_passes_that_agree_have_a_column_that_can_be_seen() -> None:
     figure = histogram(draw, 0.02, 0.13, "input 3", "probability of draw", (0.0, 1.0))
     widths = [float(w) for w in re.findall(r'<rect class="bar"[^>]* width="([0-9.]+)"', figure.drawings[0])]
     assert widths and max(widths) > 10
+
+
+def test_classes_along_the_wrong_axis_are_no_picture_but_no_end_either(tmp_path: Path) -> None:
+    pixels = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Dropout(0.2), nn.Conv2d(4, 3, 1))
+    with pytest.warns(md.ModelWarning, match="class_axis=1"):
+        result = md.estimate(pixels, np.random.default_rng(0).normal(size=(2, 1, 8, 8)), outputs="logits", budget=32)
+    found = page(tmp_path, result)
+    assert "predicted classes, entropy" not in found
+    assert "Images" in found

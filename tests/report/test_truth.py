@@ -92,3 +92,15 @@ def test_the_page_speaks_of_pixels(tmp_path: Path) -> None:
     assert "one per pixel of 3 inputs" in beside and 'data-label="Pixels">54<' in beside
     assert "pixels of an input as one sample" in beside and 'data-label="Inputs"' not in beside
     assert re.search(r"input\u00a0\d, row \d, column \d</th>", text)
+
+
+def test_values_are_no_labels_and_each_output_has_its_error(tmp_path: Path) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 2))
+    result = md.estimate(net, np.random.default_rng(0).normal(size=(30, 2)), budget=32)
+    truth, names = result.mean + np.array([3.0, 0.04]), ("load", "wave")
+    text = write_result_page(result, tmp_path / "p.html", labels=truth, class_names=names).read_text(encoding="utf-8")
+    assert "Beside the true values" in text and "rue labels" not in text
+    text = " ".join(re.sub(r"<[^>]+>", " ", text).split())
+    assert "Errors of single outputs Output Root mean square error load 3 wave 0.04" in text

@@ -266,8 +266,8 @@ def test_lists_that_are_constants() -> None:
 @pytest.mark.parametrize(
     ("x", "shown"),
     [
-        ((A, (B, A.masked_fill(A == 0.4, math.nan))), "rows 8"),
-        ({"a": {"b": A.masked_fill(A > 1.1, math.nan)}}, "rows 11"),
+        ((A, (B, A.masked_fill(A == 0.4, math.nan))), "row 8;"),
+        ({"a": {"b": A.masked_fill(A > 1.1, math.nan)}}, "row 11;"),
         ((A, Constant(torch.tensor([[math.nan]]))), "constant x[1] contains NaN"),
         ((A, torch.full((1, 2), math.nan)), "constant x[1] contains NaN"),
         ({"a": A, "scale": torch.tensor(math.nan)}, "constant x['scale'] contains NaN"),
@@ -561,3 +561,11 @@ def test_what_is_said_of_values_that_are_not_finite(value: float, structure: Any
 def test_both_infinities_are_named() -> None:
     values = np.array([[[INF, -INF, 0.0]]])
     assert "(-inf and inf)" in non_finite_message(values) and "components 0, 1;" in non_finite_message(values)
+
+
+def test_a_function_that_makes_the_model_is_to_be_called() -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Dropout(0.5))
+
+    with pytest.raises(InputError, match=r"make takes no inputs; if it makes the model, call it: make\(\)"):
+        md.estimate(make, torch.zeros(3, 1), budget=32)

@@ -42,14 +42,16 @@ def decision_report(
     if kind == "label":
         counts = _labels(value, settled, class_words(result, class_names))
         table = _counted(
-            "Which class has the largest mean probability?", ("predicted class", _items(result), "open"), counts
+            "Which class has the largest mean probability?",
+            ("predicted class", _items(result), "of these open"),
+            counts,
         )
     elif kind == "above":
         question = f"Is the mean {'probability ' if of_classes else ''}above {short(float(rest), plain=True)}?"
         table = _single(question, value, settled)
         if value.ndim > 1:
             lines = _sides(value, settled, Averages.of(result, class_names).names)
-            table = _counted(question, ("class" if of_classes else "output", "yes", "no", "open"), lines)
+            table = _counted(question, ("class" if of_classes else "output", "yes", "no", "of these open"), lines)
     else:
         return None, [*_chosen(result, rest), _how_many(settled, asked)]
     return table, [_how_many(settled, asked)]
@@ -79,7 +81,7 @@ def _single(question: str, value: NDArray[Any], settled: NDArray[Any]) -> TextTa
     """The answers of inputs with one output."""
     answers = (("yes", value.astype(bool)), ("no", ~value.astype(bool)))
     lines = [(text, str(which.sum()), str((which & ~settled).sum())) for text, which in answers]
-    return TextTable(question, ("answer", "inputs", "open"), lines)
+    return TextTable(question, ("answer", "inputs", "of these open"), lines)
 
 
 def _sides(value: NDArray[Any], settled: NDArray[Any], names: Sequence[str]) -> list[tuple[str, ...]]:

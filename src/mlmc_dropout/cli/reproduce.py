@@ -75,5 +75,5 @@ def _page(out: Path, output: Output) -> str | None:
     except MissingExtraError as error:
         output.note(f"no page was written: {error}")
         return None
-    output.say(f"the page is {page}")
+    output.say(f"Open the page: {page}")
     return str(page)

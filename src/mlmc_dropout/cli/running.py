@@ -138,6 +138,9 @@ def finish(out: Path, result: Result, info: Mapping[str, Any], x: Any, page: boo
     out, files, moved = write_somewhere(out, result, info, x)
     names = getattr(x, "class_names", ())
     output.table(overview(result, names))
+    averages = Averages.of(result, names)
+    if averages.inputs * averages.places > 1:
+        output.say(f"{averages.error_head}: the standard error of the numbers of one {averages.unit}, on average.")
     for table, sentence in quantity_tables(result, names):
         output.say()
         output.table(table)
@@ -182,8 +185,12 @@ def beside_labels(result: Result, data: Any) -> str:
     if verdict.classes:
         share = percent(1 - verdict.error(), 3, plain=True)
         return f"Accuracy of the mean prediction: {share} of {verdict.wrong.size} true labels."
-    error = short(verdict.error(), plain=True)
-    return f"Root mean square error of the mean: {error}, by {verdict.wrong.size} true labels."
+    sentence = f"Root mean square error of the mean, by the true values of {verdict.wrong.size} inputs: "
+    sentence += short(verdict.error(), plain=True)
+    if verdict.by_output is None:
+        return f"{sentence}."
+    errors = ", ".join(short(float(error), plain=True) for error in verdict.by_output)
+    return f"{sentence}; of single outputs {errors}."
 
 
 def _show_decisions(result: Result, asked: Mapping[str, Any], names: Sequence[str], output: Output) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,7 @@ __all__ = ["train"]
 
 
 def train(
-    problem: Annotated[str | None, typer.Argument(help="boundary-layer, source-inference, …")] = None,
+    problem: Annotated[str | None, typer.Argument(help="boundary-layer, source-inference or poisson.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with what differs from the defaults.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Folder of a run to continue.")] = None,
     out: Annotated[Path, typer.Option(help="Where the run gets a folder of its own.")] = Path("runs"),
@@ -42,7 +43,9 @@ def train(
     from mlmc_dropout.pinn.progress import Silent
 
     if problem is None and config is None and resume is None:
-        raise InputError("nothing to train: name a problem (boundary-layer or source-inference), --config or --resume")
+        raise InputError(
+            "nothing to train: name a problem (boundary-layer, source-inference or poisson), --config or --resume"
+        )
     check_output(out)
     output = Output(as_json, quiet)
     path = pinn.train(problem, config, resume, out, progress=None if output.prints_text else Silent())
@@ -50,6 +53,9 @@ def train(
     summary = json.loads(summary_file.read_text(encoding="utf-8")) if summary_file.is_file() else {}
     output.say(f"weights and history are in {path}")
     if (path / "weights.safetensors").is_file():
-        output.say(f"next: mlmc-dropout estimate --model {path} --inputs x.npy --budget 1000 --out estimate")
-        output.say("where x.npy holds the points, one per row: np.save('x.npy', np.linspace(0, 1, 200)[:, None])")
+        output.say("next:")
+        output.say(f"mlmc-dropout estimate \\\n    --model {shlex.quote(str(path))} \\")
+        output.say("    --inputs x.npy --budget 1000 --out estimate")
+        output.say("where x.npy holds the points, one per row, as written in Python by")
+        output.say("np.save('x.npy', np.linspace(0, 1, 200)[:, None])")
     output.data({"run": str(path), "summary": summary})

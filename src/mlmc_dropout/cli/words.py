@@ -17,7 +17,12 @@ _ARGUMENT = re.compile(
     r"(?P<value>lambda [^;,()]*(?:\([^()]*\))?|'[^']*'|<[^>]*>|\('[^()]*\)|-?\w[\w.\-]*)?"
     r"(?P<others>(?:(?:,| or| and) '[^']*')*)"
 )
-_PHRASES = {"labels: give y": "labels: give --labels", ", or give an md.Metric": ""}
+_SUBJECT = re.compile(rf"^(?P<name>{'|'.join(sorted(_OPTIONS, key=len, reverse=True))})(?= is |: )")
+_PHRASES = {
+    ": give y": ": give --labels",
+    ", or give an md.Metric": "",
+    "above_0.3 (md.Above), quantile_0.95 (md.Quantile) or md.Quantity": "above_0.3 or quantile_0.95",
+}
 
 
 def as_options(message: str) -> str:
@@ -38,9 +43,17 @@ def as_options(message: str) -> str:
         'to leave it out, give --metrics nll,entropy.'
         >>> as_options("choose one by transform=lambda out: out[0]")
         'choose one by --transform module:function'
+        >>> as_options("tolerance is a standard error to reach: got 0.0")
+        '--tolerance is a standard error to reach: got 0.0'
+        >>> as_options("use label, above_0.3 (md.Above), quantile_0.95 (md.Quantile) or md.Quantity")
+        'use label, above_0.3 or quantile_0.95'
+        >>> as_options("TopK(400) of 40 inputs leaves nothing to decide; choose fewer")
+        'top:400 of 40 inputs leaves nothing to decide; choose fewer'
     """
     for python, shell in _PHRASES.items():
         message = message.replace(python, shell)
+    message = re.sub(r"\bTopK\((\d+)\)", r"top:\1", message)
+    message = _SUBJECT.sub(lambda found: _OPTIONS[found["name"]], message)
     return _ARGUMENT.sub(_option, message)
 
 

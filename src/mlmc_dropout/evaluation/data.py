@@ -195,6 +195,8 @@ def _labels(y: Any) -> NDArray[Any]:
         raise InputError(f"labels are numbers, one per input: got {labels.dtype} of shape {labels.shape}")
     if labels.dtype.kind == "f" and not np.isfinite(labels).all():
         raise InputError("labels contain NaN or infinite values; remove those inputs")
+    if labels.dtype.kind == "f" and (labels == np.round(labels)).all() and np.abs(labels).max(initial=0) < 2**53:
+        return labels.astype(np.int64)  # class numbers that were stored as floats
     return labels
 
 

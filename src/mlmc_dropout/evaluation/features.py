@@ -266,6 +266,11 @@ def _of_classes(values: Array, outputs: str, names: frozenset[str], y: Any) -> d
 def _check_classes(logs: Array, y: Any) -> None:
     if np.shape(y) != logs.shape[1:-1]:
         raise InputError(f"labels have the shape {np.shape(y)} where outputs need {logs.shape[1:-1]}")
+    if np.asarray(y).dtype.kind == "f":
+        raise InputError(
+            f"labels are class numbers from 0 to {logs.shape[-1] - 1}, and these are no whole numbers; give "
+            "outputs='values' if the network returns values, not classes"
+        )
     low, high = int(np.min(y)), int(np.max(y))
     if low < 0 or high >= logs.shape[-1]:
         raise InputError(

@@ -106,7 +106,7 @@ def select_metrics(metrics: Sequence[str | Metric] | None, outputs: str, has_lab
         raise InputError(f"metrics are names that come once each, at least one: got {tuple(names)}")
     without = [metric.name for metric in chosen if _needs_labels(metric)]
     if without and not has_labels:
-        raise InputError(f"{', '.join(without)} compare predictions with labels: give y")
+        raise InputError(f"labels are needed for {', '.join(without)}: give y")
     return chosen
 
 

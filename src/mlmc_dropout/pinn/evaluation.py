@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -65,7 +67,7 @@ def relative_error(estimate: Tensor, exact: Tensor) -> float:
     return float((estimate - exact).norm() / exact.norm())
 
 
-def summary(config: Config, model: nn.Module) -> dict[str, object]:
+def summary(config: Config, model: nn.Module) -> dict[str, Any]:
     """Distance to the exact solution on the training grid, and what was done to measure it.
 
     Args:

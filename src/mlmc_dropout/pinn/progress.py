@@ -131,7 +131,7 @@ class Lines(Silent):
 
 
 class Bar(Silent):
-    """A progress bar on stderr, with losses and the time left."""
+    """A progress bar on stderr, with the total loss and the time left."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -165,7 +165,8 @@ class Bar(Silent):
             done: Epochs done.
             losses: Average losses by name.
         """
-        self._bar.update(self._task, completed=done, losses=_terms(losses))
+        shown = _terms({"total": losses["total"]})  # all of them are wider than a terminal; the history has the others
+        self._bar.update(self._task, completed=done, losses=shown)
 
     def say(self, line: str) -> None:
         """Print a line above the bar.
@@ -173,7 +174,7 @@ class Bar(Silent):
         Args:
             line: The text.
         """
-        self._bar.console.print(line, markup=False, highlight=False)
+        self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)  # commands stay in one piece
 
 
 def _terms(losses: Mapping[str, float]) -> str:

@@ -10,6 +10,7 @@ random follows from the epoch's number; so a run that was killed continues as if
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -195,7 +196,8 @@ def _loop(path: Path, config: Config, state: TrainingState, display: TrainingPro
                 saved = time.monotonic()
     except (KeyboardInterrupt, SystemExit):  # in mid-step, perhaps: what is kept is the end of the last window
         last.write(path, config)
-        display.say(f"stopped; {last.epoch} epochs are saved, resume the run {path} to go on")
+        display.say(f"stopped; {last.epoch} epochs are saved, and this goes on with them:")
+        display.say(f"mlmc-dropout train --resume {shlex.quote(str(path))}")
         raise
 
 
@@ -409,4 +411,5 @@ def _finish(path: Path, config: Config, state: TrainingState, display: TrainingP
         display.say(f"no pictures: {error}")
     results = summary(config, state.model)
     runs.write_json(path / runs.SUMMARY, {**results, "finished": datetime.now(UTC).isoformat(timespec="seconds")})
-    display.say(f"relative L2 error of the dropout mean: {results['relative_l2_of_mean']}")
+    errors = ", ".join(f"{name} {error:.3g}" for name, error in results["relative_l2_of_mean"].items())
+    display.say(f"relative L2 error of the dropout mean: {errors}")

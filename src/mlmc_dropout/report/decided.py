@@ -188,7 +188,7 @@ def _answers(folder: Folder, m: Matrices, found: Predictions | None, asked: Ques
         [text, passes((value == answer).sum()), passes((~settled & (value == answer)).sum())]
         for text, answer in (("yes", True), ("no", False))
     ]
-    return TableBlock("The answers", ("Answer", "Inputs", "Open"), rows, f"Each input is in {QUANTITIES}.")
+    return TableBlock("The answers", ("Answer", "Inputs", "Of these open"), rows, f"Each input is in {QUANTITIES}.")
 
 
 def _classes(folder: Folder, found: Predictions) -> TableBlock:
@@ -200,7 +200,7 @@ def _classes(folder: Folder, found: Predictions) -> TableBlock:
     rows = [[found.names[c], passes(counts[c]), passes(opened[c])] for c in shown]
     rest = len(found.names) - len(shown)
     note = f"{rest} further classes have {passes(counts.sum() - counts[shown].sum())} {found.unit}s." if rest else ""
-    return TableBlock("The answers", ("Predicted class", f"{found.unit.capitalize()}s", "Open"), rows, note)
+    return TableBlock("The answers", ("Predicted class", f"{found.unit.capitalize()}s", "Of these open"), rows, note)
 
 
 def _chosen(folder: Folder, m: Matrices, asked: Question) -> TableBlock:
@@ -235,7 +235,7 @@ def _outputs(folder: Folder, asked: Question) -> TableBlock:
     ]
     note = f"{passes(len(names) - MOST)} further outputs are in {TABLE}." if len(names) > MOST else ""
     head = "Class" if asked.probabilities else "Output"
-    return TableBlock("The answers: inputs for each output", (head, "Yes", "No", "Open"), rows, note)
+    return TableBlock(f"The answers: inputs for each {head.lower()}", (head, "Yes", "No", "Of these open"), rows, note)
 
 
 def _compared(folder: Folder, m: Matrices, asked: Question) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:

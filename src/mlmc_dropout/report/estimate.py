@@ -5,6 +5,7 @@ Sections that do not apply are left out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from mlmc_dropout.report.doubts import warnings
 from mlmc_dropout.report.folder import Folder
 from mlmc_dropout.report.formats import duration, passes, percent, probability, ratio, short
 from mlmc_dropout.report.levels import allocation, levels
+from mlmc_dropout.report.names import component_names
 from mlmc_dropout.report.numbers import Comparison, Matrices, compare, matrices
 from mlmc_dropout.report.outlook import what_next
 from mlmc_dropout.report.pictures import input_name, item_name, output_words, pictures
@@ -79,7 +81,8 @@ def _sections(folder: Folder, m: Matrices, rows: int, width: int) -> Iterator[Se
     if _uneven(result):
         yield _effort(folder, m)
     if folder.data.labels is not None:
-        yield beside_labels(m, folder.data, predictions(result, folder.data.class_names))
+        names = folder.data.class_names
+        yield beside_labels(m, folder.data, predictions(result, names), component_names(result, names))
     if result.method != "pooled":
         yield _cost(comparison)
     if result.levels and result.method == "mlmc":
@@ -234,10 +237,13 @@ def _known_ratio(value: float) -> str:
 
 
 def _side_by_side(folder: Folder) -> Section:
-    """Tables of several methods, as the terminal has shown them."""
+    """Tables of several methods, as the terminal has shown them, but for its hyphens as minus signs."""
     tables = [
         TableBlock(
-            str(table["caption"]), [*map(str, table["columns"])], [[*map(str, row)] for row in table["rows"]], ""
+            str(table["caption"]),
+            [*map(str, table["columns"])],
+            [[re.sub(r"(^|\de)-(?=\d)", r"\1−", str(cell)) for cell in row] for row in table["rows"]],
+            "",
         )
         for table in folder.info["comparison"]
     ]

@@ -169,11 +169,13 @@ def tick_label(value: float) -> str:
         The text; powers of ten are written as such.
 
     Examples:
-        >>> tick_label(0.25), tick_label(1e-5), tick_label(-2000.0), tick_label(3e-5)
-        ('0.25', '10⁻⁵', '−2000', '3·10⁻⁵')
+        >>> tick_label(0.25), tick_label(1e-5), tick_label(-2000.0), tick_label(3e-5), tick_label(131072.0)
+        ('0.25', '10⁻⁵', '−2000', '3·10⁻⁵', '131072')
     """
     if value == 0 or _SMALLEST <= abs(value) < 1e5:
         return short(value, 4)
+    if value == int(value) and abs(value) < _LARGEST and value != float(f"{value:.3g}"):
+        return short(value)  # as 131072: in full, like its neighbours
     exponent = math.floor(math.log10(abs(value)) + 1e-9)
     factor = value / 10.0**exponent
     head = "" if abs(factor - 1) < 1e-6 else f"{short(factor)}·"

@@ -111,7 +111,8 @@ def image_maps(
         axes = _image_axes(shape)
         if axes is not None:
             sides = shape[axes[0]], shape[axes[1]]
-            pixels = None if found is None or found.unit != "pixel" else found
+            fits = found is not None and found.unit == "pixel" and len(found.label) == len(mean) * sides[0] * sides[1]
+            pixels = found if fits else None  # classes along another axis: what has a class is no pixel of the image
             return [
                 figure
                 for i in rows[:MAX_IMAGES]

@@ -147,5 +147,5 @@ def check_class_names(result: Result, names: Sequence[str]) -> None:
     elif is_classes(result):
         allowed.add(result.structure.names()[0][1][-1])
     if names and len(names) not in allowed:
-        what = f"{width} output components" if len(allowed) == 1 else f"{min(allowed)} classes"
+        what = f"{min(allowed)} {'classes' if is_classes(result) else 'outputs'}"
         raise InputError(f"there are {len(names)} class names for {what}; give one for each")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ __all__ = ["Verdict", "beside_labels", "effective_size", "judge"]
 Array = NDArray[np.float64]
 BINS = 5
 MIN_ITEMS = 20  # for curves; with fewer they would show nothing but noise
+MOST_OUTPUTS = 20  # that have an error of their own
 SHARES = np.linspace(0.0, 0.9, 46)  # of items that are handed to somebody else
 
 
@@ -37,6 +39,7 @@ class Verdict:
         measure: What ``spread`` is called.
         unit: What an item is called.
         rows: The input that an item belongs to, where inputs have several.
+        by_output: The root mean square error of each component, where there are a few and labels are values.
     """
 
     wrong: Array
@@ -45,6 +48,12 @@ class Verdict:
     measure: str = "standard deviation of a pass"
     unit: str = "input"
     rows: NDArray[np.int64] | None = None
+    by_output: Array | None = None
+
+    @property
+    def labels(self) -> str:
+        """What the labels are, in words."""
+        return "true labels" if self.classes else "true values"
 
     def error(self, items: Any = slice(None)) -> float:
         """The error over some items.
@@ -84,17 +93,21 @@ def judge(m: Matrices, labels: NDArray[Any], found: Predictions | None = None) -
         predicted = m.mean.argmax(axis=1)
         spread = m.std[np.arange(len(predicted)), predicted]
         return Verdict((predicted != labels).astype(np.float64), spread, True)
-    errors = np.square(m.mean - labels.reshape(m.mean.shape)).mean(axis=1)
-    return Verdict(errors, m.score, False)
+    errors = np.square(m.mean - labels.reshape(m.mean.shape))
+    by_output = np.sqrt(errors.mean(axis=0)) if 1 < errors.shape[1] <= MOST_OUTPUTS else None
+    return Verdict(errors.mean(axis=1), m.score, False, by_output=by_output)
 
 
-def beside_labels(m: Matrices, data: PageData, found: Predictions | None = None) -> Section:
+def beside_labels(
+    m: Matrices, data: PageData, found: Predictions | None = None, outputs: Sequence[str] = ()
+) -> Section:
     """The section about true labels.
 
     Args:
         m: The estimates.
         data: What the page shows besides; has labels.
         found: Predictions, where outputs were read as classes.
+        outputs: Names of the output components.
 
     Returns:
         Accuracy or error, the rejection curve, and spread against error.
@@ -102,21 +115,26 @@ def beside_labels(m: Matrices, data: PageData, found: Predictions | None = None)
     assert data.labels is not None
     verdict = judge(m, data.labels, found)
     blocks: list[Any] = []
+    if verdict.by_output is not None and len(outputs) == len(verdict.by_output):
+        rows = [(name, short(float(error))) for name, error in zip(outputs, verdict.by_output, strict=True)]
+        blocks.append(TableBlock("Errors of single outputs", ("Output", "Root mean square error"), rows))
     if verdict.wrong.any() and len(verdict.wrong) >= MIN_ITEMS:  # nothing can be told from errors that are not there
         blocks += [_rejection(verdict), _bins(verdict)]
     blocks.append(
         Text(
-            "True labels do not enter the estimates. Noise in the labels themselves is part of the error, not of the "
+            f"{verdict.labels.capitalize()} do not enter the estimates. Noise in them is part of the error, not of the "
             "spread."
         )
     )
-    return Section("labels", "Beside the true labels", blocks, _cards(verdict, len(m.mean)))
+    return Section("labels", f"Beside the {verdict.labels}", blocks, _cards(verdict, len(m.mean)))
 
 
 def _cards(verdict: Verdict, inputs: int) -> list[Card]:
     error, count = verdict.error(), passes(len(verdict.wrong))
     if not verdict.classes:
-        return [Card(short(error), "Root mean square error", "of the mean"), Card(count, "True labels", "values")]
+        over = "" if verdict.by_output is None else f", over {len(verdict.by_output)} outputs"
+        card = Card(short(error), "Root mean square error", f"of the mean{over}")
+        return [card, Card(count, "Inputs", "with true values")]
     several = verdict.unit != "input"
     each = f"one per {verdict.unit} of {passes(inputs)} input{'s' * (inputs != 1)}" if several else "one per input"
     return [

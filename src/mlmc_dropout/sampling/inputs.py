@@ -85,6 +85,8 @@ class Batch:
             for path, value in _leaves(args, kwargs).items()
             if isinstance(value, Tensor) and value.dim() and path not in reader.constants
         }
+        if not tensors and any(isinstance(value, (str, bytes)) for value in _leaves(args, kwargs).values()):
+            raise InputError("inputs are text, and a model takes numbers; encode them, as a tokenizer does")
         rows = _row_count(tensors)
         _check_no_lists_of_rows(kwargs or args, rows, reader.constants)
         broadcast = {path for path, value in tensors.items() if len(value) != rows}
@@ -192,7 +194,8 @@ class Batch:
             if path in self.constants or not value.dim():
                 raise InputError(f"the constant {label(path)} contains NaN; replace those entries")
             rows = value.reshape(len(value), -1).isnan().any(dim=1).nonzero().flatten() + first_row
-            raise InputError(f"inputs contain NaN in rows {abbreviate(rows.tolist())}; remove or impute those rows")
+            where = f"rows {abbreviate(rows.tolist())}" if len(rows) > 1 else f"row {int(rows[0])}"
+            raise InputError(f"inputs contain NaN in {where}; remove or impute what is missing")
 
     def _changed(self, change: Callable[[Tensor], Tensor], keep: Callable[[Tensor], Tensor], rows: int) -> Batch:
         """The batch with ``change`` applied to tensors with rows and ``keep`` to the others."""

@@ -117,6 +117,8 @@ class Signature:
                 f"x has the named inputs {names}, but {self.model} takes {takes} ({reason}); rename or leave out what "
                 "does not belong there, or give x as (x,) for a model that takes one dict"
             )
+        if self.positional == 0 and not self._names and not self._takes_any_name:
+            return f"{self.model} takes no inputs; if it makes the model, call it: {self.model}()"
         given = f"x has {len(args)} positional input{'s' * (len(args) != 1)}"
         if self.positional is not None and len(args) > self.positional:
             return f"{given}, but {self.model} takes {self.positional} ({takes}); leave out labels, as in x[0]"
