@@ -22,9 +22,10 @@ import numpy as np
 import torch
 
 from mlmc_dropout.errors import AllocationError
-from mlmc_dropout.methods.auto import EXACT, Auto
+from mlmc_dropout.methods.auto import Auto
 from mlmc_dropout.methods.base import Method, MethodSpec
 from mlmc_dropout.methods.control_variate import ControlVariate
+from mlmc_dropout.methods.pilot import EXACT
 from mlmc_dropout.methods.pooled import Pooled
 from mlmc_dropout.methods.stratified import Stratified
 from mlmc_dropout.sampling.sampler import FallbackWarning

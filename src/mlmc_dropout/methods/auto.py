@@ -21,7 +21,7 @@ from mlmc_dropout.methods.coarse_rows import coarse_cost
 from mlmc_dropout.methods.coarse_time import time_of_sample
 from mlmc_dropout.methods.control_variate import GRADIENT_MASKS, ControlVariate, affordable
 from mlmc_dropout.methods.design_length import SHORT, UNKNOWN_BUDGET, preparation_cost
-from mlmc_dropout.methods.pilot import Candidate, Look, Pilot, affordable_look
+from mlmc_dropout.methods.pilot import PILOT_SHARE, Candidate, Look, Pilot, affordable_look
 from mlmc_dropout.methods.pooled import Pooled
 from mlmc_dropout.methods.stratified import Stratified
 from mlmc_dropout.sampling.source import Source
@@ -41,7 +41,7 @@ WORTH_READING = 1.25  # gain in passes that a pilot has to show, of the moments 
 LEAST_OF_BOTH = 1.1  # and of each of them
 NO_LOSS_OF_TIME = 1.0  # gain in time, of the moments asked for together
 MOST_FOR_SECOND = 0.5  # of the passes to come, for all second derivatives
-ROWS_PER_LOOK = 8  # rows for each of which a pilot takes second derivatives of one
+ROWS_PER_LOOK = 8  # rows for each of which a pilot takes second derivatives of one, or of more if these cost little
 MEMORY_SHARE = 0.25  # of the memory limit, for second derivatives of all rows
 FEW_PASSES = 160  # below which a pilot takes as long as the passes, or costs as much as the derivatives of few outputs
 FEWEST_FOR_DESIGNS = 64  # passes below which designs without a companion are too few
@@ -178,15 +178,16 @@ def _or_with_second_derivatives(
     source: Source, goal: Goal, pilot: Pilot, best: Candidate, needs: tuple[float, float]
 ) -> tuple[Candidate, int]:
     """The better of a way and the expansion with all second derivatives; and the passes spent on looking at that."""
-    price, rows = best.price(goal, needs), max(1, min(pilot.source.batch.rows, source.batch.rows // ROWS_PER_LOOK))
+    price, rows = best.price(goal, needs), source.batch.rows
     to_come = min(price if goal.has_tolerance else math.inf, goal.budget or math.inf)
-    memory = source.batch.rows * taylor_bytes(source.program, pilot.averaged_out)
-    if memory > MEMORY_SHARE * source.sampler.memory_limit:
+    if rows * taylor_bytes(source.program, pilot.averaged_out) > MEMORY_SHARE * source.sampler.memory_limit:
         return best, 0
     with suppress(DerivativeError):  # some outputs can be differentiated once only
         cost = taylor_cost(source.sampler, source.program, source.batch, pilot.averaged_out)
-        look = math.ceil(cost * rows / source.batch.rows)
+        affordable = max(rows / ROWS_PER_LOOK, PILOT_SHARE * to_come / cost * rows)
+        looked_at = int(np.clip(affordable, 1, pilot.source.batch.rows))
+        look = math.ceil(cost * looked_at / rows)
         if cost + look <= MOST_FOR_SECOND * to_come:
-            smooth = pilot.with_second_derivatives(rows)
+            smooth = pilot.with_second_derivatives(looked_at)
             return min(best, smooth, key=lambda candidate: candidate.price(goal, needs)), look
     return best, 0

@@ -26,7 +26,7 @@ from mlmc_dropout.surrogates.linear_head import heads_of, outputs_by_head, whole
 from mlmc_dropout.surrogates.quadratic import fit_quadratic
 from mlmc_dropout.surrogates.taylor import Averaged, fit_taylor, value_cost
 
-__all__ = ["Candidate", "Look", "Pilot", "affordable_look"]
+__all__ = ["PILOT_SHARE", "Candidate", "Look", "Pilot", "affordable_look"]
 
 Array = NDArray[np.float64]
 
@@ -34,7 +34,7 @@ PILOT_SHARE = 0.04  # of the passes to come: more is not spent on looking
 LEAST_PASSES, MOST_PASSES = 16, 32
 MOST_ROWS = 8
 TAILS = 384.0  # passes until the tails of what second derivatives leave are seen at all of many independent inputs
-SINGLE_ROW_MARGIN = 3.0  # the second order contains the first: one row has to show this much in favour of the first
+SINGLE_ROW_MARGIN = 3.0  # one row has to show this much in favour of the first order, or of all second derivatives
 TINY = 1e-300
 EXACT = 1e6  # a gain that says that nothing but rounding is left
 
@@ -264,6 +264,7 @@ class Pilot:
             _gain(mu2, _squares(_rest(here.h, Q))),
             _gain(plain_V, _squares(_noise(here.h, Q, here.own_h, Q)) + of_s2),
             self.cost + cost,
+            handicap=SINGLE_ROW_MARGIN ** (1 / np.sqrt(rows)),
             pass_cost=1.0 + value_cost(sampler, program, batch, self.averaged_out),
             least=0.0 if sampler.masks == "shared" else TAILS,
         )
