@@ -13,7 +13,6 @@ import argparse
 import math
 import warnings
 from collections import Counter
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +20,6 @@ import common
 import numpy as np
 import torch
 
-from mlmc_dropout.errors import AllocationError
 from mlmc_dropout.methods.auto import Auto
 from mlmc_dropout.methods.base import Method, MethodSpec
 from mlmc_dropout.methods.control_variate import ControlVariate
@@ -101,10 +99,9 @@ def main() -> int:
         source = source_of(*ZOO[name].make())
         possible = METHODS if supported(source.program) else {k: METHODS[k] for k in ("pooled", "stratified")}
         goal = Goal(budget=BUDGET)
-        spreads = {}
-        for key, method in possible.items():
-            with suppress(AllocationError):  # all second derivatives of many outputs cost more than the budget
-                spreads[key] = spread(method.choose(source, goal), source, options.copies)
+        plans = {key: method.choose(source, goal) for key, method in possible.items()}
+        affordable = {key: plan for key, plan in plans.items() if plan.bind(source).min_cost() <= BUDGET}
+        spreads = {key: spread(plan, source, options.copies) for key, plan in affordable.items()}
         counts, ours = decided(source, options.pilots, options.copies)
         all_gains = {key: gains(spreads["pooled"], own) for key, own in spreads.items()}
         best = max(all_gains, key=lambda key: min(min(all_gains[key]), EXACT))

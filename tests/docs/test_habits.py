@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
@@ -69,3 +70,10 @@ def test_slow_tests_that_are_listed_exist():
     for line in text("tests/slow_tests.txt").splitlines():
         path, name = line.split("[")[0].split("::")
         assert re.search(rf"^def {name}\(", text(path), re.M), line
+
+
+@pytest.mark.parametrize("script", sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py")))
+def test_benchmarks_use_names_that_there_are(script, monkeypatch):
+    pytest.importorskip("sklearn", reason="benchmarks train on its data")
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    assert importlib.import_module(script).__doc__

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mlmc_dropout.sampling.inputs import Batch
 from mlmc_dropout.sampling.sampler import DropoutSampler, Program
@@ -31,6 +31,7 @@ from mlmc_dropout.surrogates.scale import binary_scale
 __all__ = ["Averaged", "Taylor", "fit_taylor", "taylor_bytes", "taylor_cost", "value_cost"]
 
 _AT_ONCE = 1 << 20  # numbers of products with H that are held at once
+_TOGETHER = 32  # passes: kernels round in other ways where there are fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +99,13 @@ class Taylor:
             if used and keep is not None
         ]
         several = max(len(bits[0]) for bits in centred)  # 1 where all rows share their masks
-        xi = torch.cat([bits.expand(-1, several, -1) for bits in centred], dim=-1).transpose(0, 1).contiguous()
-        at_once = max(1, _AT_ONCE // (xi.shape[1] * self.gradient[0].numel()))
+        bits = torch.cat([bits.expand(-1, several, -1) for bits in centred], dim=-1).transpose(0, 1)
+        passes = bits.shape[1]
+        xi = nn.functional.pad(bits, (0, 0, 0, -passes % _TOGETHER))
+        at_once = max(1, _AT_ONCE // (passes * self.gradient[0].numel()))
         edges = [*range(0, rows, at_once), rows]
         sums = [self._sums(xi if several == 1 else xi[a:b], slice(a, b)) for a, b in pairwise(edges)]
-        return torch.cat(sums).transpose(0, 1) - self.constant
+        return torch.cat(sums)[:, :passes].transpose(0, 1) - self.constant
 
     def _sums(self, xi: Tensor, rows: slice) -> Tensor:
         """g·ξ + ½ ξᵀHξ at some rows, (rows, passes, width), for ξ of (rows, or 1, passes, units)."""
