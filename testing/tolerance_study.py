@@ -10,8 +10,8 @@ questions are asked of it.
   knows its variance in advance: v/tolerance², v the variance of one pass's worth of work in the worst component, from a
   long run. A coefficient that is fitted on the way (the control variate of the variance) is fitted worse in a run of
   that length than in a long one, whoever stops it: v is larger there by the factor that the scatter of many such runs
-  shows. The least is never below the method's smallest run, which is ``PILOT`` passes or ``TRUSTED`` samples (pairs of
-  designs, replicates of the finest level), whichever is more; what a method spends before its first sample (gradients,
+  shows. The least is never below the method's smallest run, which is ``PILOT`` passes or ``TRUSTED`` samples
+  (designs, replicates of the finest level), whichever is more; what a method spends before its first sample (gradients,
   a look at the model) is added.
 
 Components of a run share its stopping time: the run is the unit of all statistics.

@@ -216,7 +216,7 @@ class BoundDesigns(NoRefinement):
         return state is not None and state.estimates is not None
 
     def samples(self, state: DesignState) -> float:
-        """Pairs of designs.
+        """Designs.
 
         Args:
             state: A merged state.
@@ -235,7 +235,7 @@ class BoundDesigns(NoRefinement):
         return from_blocks(DesignState, blocks)
 
     def summarise(self, state: DesignState, done: Mapping[str, int]) -> Estimates:
-        """Means over designs and pairs; standard errors from their scatter.
+        """Means over designs; standard errors from their scatter.
 
         Args:
             state: The designs so far.

@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 PILOT_SHARE = 0.25  # of a budget that is to be spent where it is needed most
 PILOT = 128  # passes spent before the standard errors are first looked at
-TRUSTED = 16  # samples (passes, replicates, pairs of designs) from which a standard error is trusted
+TRUSTED = 16  # samples (passes, replicates, designs) from which a standard error is trusted
 MAX_GROWTH = 8.0  # the passes are multiplied by at most this from one round to the next
 MIN_GROWTH = 1.05  # and by at least this
 EXTREME_SHARE = 0.5  # of the excess that the largest of independent standard errors would have
