@@ -173,7 +173,7 @@ class _Look:
     def __init__(self, stderr, cost, overhead=0.0):
         self.mean = self.variance = np.ones_like(stderr)
         self.mean_stderr = self.variance_stderr = stderr
-        self.cost, self.overhead = cost, overhead
+        self.cost, self.overhead, self.widening = cost, overhead, None
 
 
 def test_a_noisy_maximum_does_not_lead_far_beyond_the_goal():
