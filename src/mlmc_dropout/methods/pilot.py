@@ -241,7 +241,7 @@ class Pilot:
         return _squares(self.D), _squares(_noise(self.D)), left_h, of_s2
 
     def with_second_derivatives(self, rows: int) -> Candidate:
-        """The expansion with all second derivatives, seen at the first of the pilot's rows.
+        """The expansion with all second derivatives, seen at some of the pilot's rows.
 
         Args:
             rows: At how many.
@@ -252,11 +252,12 @@ class Pilot:
         Raises:
             DerivativeError: If there are no second derivatives.
         """
-        few = replace(self.source, batch=self.source.batch[:rows])
+        places = ((np.arange(rows) + 0.5) / rows * self.source.batch.rows).astype(int)
+        few = self.source.select(places)
         sampler, program, batch = few.sampler, few.program, few.batch
         form, cost = fit_taylor(sampler, program, batch, self.averaged_out)
         Q = as_array(form.values(_masks(few, len(self.h)), rows))
-        here = replace(self, **{name: getattr(self, name)[:, :rows] for name in ("D", "h", "s2", "G_h", "own_h")})
+        here = replace(self, **{name: getattr(self, name)[:, places] for name in ("D", "h", "s2", "G_h", "own_h")})
         mu2, plain_V, _, of_s2 = here._parts()
         return Candidate(
             ControlVariate(second_derivatives=True),
