@@ -190,11 +190,11 @@ class Statistics:
         known = [state.unsettled / state.count for state in (self.states[level], *finer) if state.count]
         return np.asarray(np.max(known, axis=0)) if known else np.zeros(self.states[0].components)
 
-    def _unseen(self, C: Array, count: int) -> Array:
-        """Variances of hits that all inputs so far share, (K,): as if one more input were to differ (Laplace)."""
+    def _unseen(self, samples: Array, count: int) -> Array:
+        """Variances of hits that all samples so far share, (K,): as if one more input were to differ (Laplace)."""
         short = np.zeros(self.states[0].components)
         for metric, part in self.named_parts():
-            if metric.kinks and metric.reduce is None and not C[part, part].any():
+            if metric.kinks and metric.reduce is None and not samples[part, part].any():
                 short[part] = 1.0 / (count + 2)
         return short
 
@@ -247,7 +247,7 @@ class Statistics:
         state = self.states[level]
         C = raised(state.covariance, self._unsettled(level))
         if 1 < state.count < self.rows:
-            C = raised(C, self._unseen(C, state.count))
+            C = raised(C, self._unseen(state.covariance, state.count))
         if level < 2 or self.states[level - 1].count < 2:
             return C
         predicted = np.diagonal(self._careful(level - 1))[state.components :].copy()
