@@ -190,8 +190,10 @@ class Planner:
             best = alone
         if self.goal.tolerance is None or best.top >= len(done):
             return best
-        own = ladder(best.base, best.top, self._extrapolated(statistics))  # whose values relative tolerances refer to
-        return for_tolerance(self.goal, forecast, statistics.readings(own), best.base, best.top, done)
+        w = self._extrapolated(statistics)
+        own = ladder(best.base, best.top, w)  # whose values relative tolerances refer to
+        stated = statistics.forecast(w, len(done), stated=True)
+        return for_tolerance(self.goal, stated, statistics.readings(own), best.base, best.top, done)
 
     def dearest(self, statistics: Statistics) -> tuple[int, float]:
         """The metric that needs the most passes for the tolerance, and what all others need without it.
@@ -374,7 +376,7 @@ class Planner:
         if self.goal.tolerance is None:
             return Step((), *self._verdict(readings))
         top = len(statistics.states) - 1
-        forecast = statistics.forecast(self._extrapolated(statistics), top + 1)
+        forecast = statistics.forecast(self._extrapolated(statistics), top + 1, stated=True)
         done = {top: float(statistics.states[top].count)}
         choice = for_tolerance(self.goal, forecast, readings, top, top, done)
         missing = missing_counts(shares, choice.counts, statistics.rows, limited=True)
