@@ -186,7 +186,7 @@ class Planner:
         best = min(choices, key=lambda choice: choice.loss)
         alone = min((choice for choice in choices if choice.base == choice.top), key=lambda choice: choice.loss)
         few = best.counts[best.base] > SINGLE * statistics.rows or best.passes < LADDER * _PILOT_PASSES
-        if few and alone.passes <= DEARER * best.passes:
+        if few and self._hardly_worse(alone, best):
             best = alone
         if self.goal.tolerance is None or best.top >= len(done):
             return best
@@ -194,6 +194,12 @@ class Planner:
         own = ladder(best.base, best.top, w)  # whose values relative tolerances refer to
         stated = statistics.forecast(w, len(done), stated=True)
         return for_tolerance(self.goal, stated, statistics.readings(own), best.base, best.top, done)
+
+    def _hardly_worse(self, alone: Choice, best: Choice) -> bool:
+        """Whether one level takes not much more than several: passes to a tolerance, squared error for a budget."""
+        if self.goal.tolerance is None:
+            return alone.loss <= (best.loss[0], DEARER * best.loss[1])
+        return alone.passes <= DEARER * best.passes
 
     def dearest(self, statistics: Statistics) -> tuple[int, float]:
         """The metric that needs the most passes for the tolerance, and what all others need without it.
@@ -356,9 +362,8 @@ class Planner:
         """The step, cut down to what is left of the budget."""
         if self.goal.budget is None or not step.slices:
             return step
-        left = (self.goal.budget - statistics.cost()) * statistics.rows
-        cost = sum((part.high - part.low) * passes_of(part.level) for part in step.slices) * statistics.rows
-        if cost <= left * 1.02:
+        left = max(self.goal.budget - statistics.cost(), 0.0) * statistics.rows
+        if _passes_in(step.slices, statistics.rows) <= left * 1.02:
             return step
         design = self.ladder_now(statistics)
         forecast = statistics.forecast(self._extrapolated(statistics), len(statistics.states))
@@ -367,9 +372,11 @@ class Planner:
         choice = for_budget(forecast, readings, design.base, design.top, left, done)
         missing = missing_counts(shares, choice.counts, statistics.rows, limited=False)
         cost = sum(n * passes_of(level) for level, n in missing.items())
-        if cost > left * 1.02 or cost < 0.05 * statistics.cost() * statistics.rows:
+        part = min(left / max(cost, 1.0), 1.0)  # more may be missing of the shares than of the random counts
+        slices = slices_for(shares, {level: part * n for level, n in missing.items()}, statistics.rows)
+        if not 0.05 * statistics.cost() * statistics.rows <= _passes_in(slices, statistics.rows) <= left * 1.02:
             return Step((), *self._verdict(readings))
-        return Step(slices_for(shares, missing, statistics.rows))
+        return Step(slices)
 
     def _after_single(self, statistics: Statistics, shares: Shares) -> Step:
         readings = statistics.readings(self.ladder_now(statistics))
@@ -419,6 +426,10 @@ class Planner:
         if wanted * ENOUGH <= count:
             return Step((), *self._verdict(readings))
         return Step(self._single_terms(shares, rows, wanted - count))
+
+
+def _passes_in(slices: Sequence[Slice], rows: int) -> float:
+    return sum((part.high - part.low) * passes_of(part.level) for part in slices) * rows
 
 
 def _worst(readings: Sequence[Reading]) -> float:
