@@ -54,3 +54,9 @@ def test_a_budget_is_spent_on_levels_that_are_used(many: Enumerated, budget: flo
     used = sum(level.cost for level in found.levels if level.used != "pilot")
     assert 0.85 * budget < found.cost < 1.1 * budget
     assert used > 0.7 * found.cost * found.rows
+
+
+@pytest.mark.parametrize("method", ["plug-in", "jackknife"])
+def test_a_budget_of_one_level_goes_to_that_level(many: Enumerated, method: str) -> None:
+    found = md.evaluate(many.model, many.x[:500], metrics=("entropy",), method=method, budget=20.0)
+    assert [(level.fidelity, level.count) for level in found.levels] == [(16, 500)]

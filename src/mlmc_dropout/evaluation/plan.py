@@ -274,7 +274,7 @@ class Planner:
         Returns:
             Their statistics.
         """
-        if self.method != "mlmc" and self.passes is not None:
+        if self._fixed:
             return Statistics(states, self.metrics, rows)
         usable = next((level for level, state in enumerate(states) if state.count < 2), len(states))
         return Statistics(states[:usable], self.metrics, rows)
