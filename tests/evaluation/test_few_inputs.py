@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from mlmc_dropout.evaluation.evaluate import _look, _readings
 from mlmc_dropout.evaluation.goal import EvaluationGoal
@@ -30,3 +31,13 @@ def test_a_level_with_one_input_does_not_make_the_estimate_nan() -> None:
     (reading,) = _readings(run, looked)
     assert np.isfinite([reading.value, reading.stderr, reading.bias]).all() and reading.stderr > 0
     assert looked[0][1].top < 4
+
+
+@pytest.mark.parametrize(("design", "several"), [(1, False), (4, True)])
+def test_a_run_is_short_beside_its_own_pilot(design: int, several: bool) -> None:
+    """4000 passes are 8 times a pilot of 480; 4000 designs are 16 times one of 240, enough for several levels."""
+    metrics, rows = select_metrics(("entropy",), "logits", False), 10**6
+    planner = Planner("mlmc", None, EvaluationGoal(None, True, 4000 / rows), metrics, design)
+    states = [samples(level, count, 2.0) for level, count in enumerate((40, 40, 100, 20))]
+    chosen = planner._choose(planner.statistics(states, rows))
+    assert (chosen.base < chosen.top) == several

@@ -44,7 +44,6 @@ Array = NDArray[np.float64]
 METHODS = ("mlmc", "jackknife", "plug-in", "unbiased")
 FIRST_TOP = 2  # levels of the pilot
 PILOT = (32, 32, 96)  # inputs of the pilot, per level: most where they are most likely to be of use
-_PILOT_PASSES = sum(n * passes_of(level) for level, n in enumerate(PILOT))
 DESIGN_PILOT = (16, 16, 48)  # the same in stratified designs, which cost more
 PILOT_TERMS = 128  # first draws of single terms, and inputs of a given T
 SINGLE = 0.25  # share of the inputs that, if the coarsest level needs more, makes one level better than several
@@ -185,7 +184,7 @@ class Planner:
             choices = [for_tolerance(self.goal, forecast, readings, base, top, done) for base, top in ladders]
         best = min(choices, key=lambda choice: choice.loss)
         alone = min((choice for choice in choices if choice.base == choice.top), key=lambda choice: choice.loss)
-        few = best.counts[best.base] > SINGLE * statistics.rows or best.passes < LADDER * _PILOT_PASSES
+        few = best.counts[best.base] > SINGLE * statistics.rows or best.passes < LADDER * _cost(self._pilot)
         if few and self._hardly_worse(alone, best):
             best = alone
         if self.goal.tolerance is None or best.top >= len(done):
@@ -218,11 +217,16 @@ class Planner:
 
         everyone = range(len(self.metrics))
         most = max(everyone, key=lambda metric: needed([metric]))
-        return most, _PILOT_PASSES / statistics.rows + self.design * needed(
+        return most, _cost(PILOT) / statistics.rows + self.design * needed(
             [metric for metric in everyone if metric != most]
         )
 
     # ---------------------------------------------------------------------------- steps
+
+    @property
+    def _pilot(self) -> tuple[int, ...]:
+        """Inputs of the pilot, per level."""
+        return PILOT if self.design == 1 else DESIGN_PILOT
 
     def first(self, rows: int) -> tuple[Slice, ...]:
         """The pilot.
@@ -241,10 +245,8 @@ class Planner:
             return self._first_of_single(rows, total)
         if self.method == "unbiased":
             return self._single_terms((), rows, min(PILOT_TERMS, total / mean_cost()))
-        pilot = PILOT if self.design == 1 else DESIGN_PILOT
-        whole = sum(n * passes_of(level) for level, n in enumerate(pilot))
-        part = min(1.0, total / (2.5 * whole))  # a small budget is not to be spent on a pilot
-        counts = {level: max(2, int(part * n)) for level, n in enumerate(pilot)}
+        part = min(1.0, total / (2.5 * _cost(self._pilot)))  # a small budget is not to be spent on a pilot
+        counts = {level: max(2, int(part * n)) for level, n in enumerate(self._pilot)}
         cost = sum(n * passes_of(level) for level, n in counts.items())
         if cost > total:
             raise AllocationError(
@@ -426,6 +428,11 @@ class Planner:
         if wanted * ENOUGH <= count:
             return Step((), *self._verdict(readings))
         return Step(self._single_terms(shares, rows, wanted - count))
+
+
+def _cost(pilot: Sequence[int]) -> int:
+    """Passes (or designs) of a pilot."""
+    return sum(n * passes_of(level) for level, n in enumerate(pilot))
 
 
 def _passes_in(slices: Sequence[Slice], rows: int) -> float:
