@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 import mlmc_dropout as md
 from mlmc_dropout.evaluation.features import FeatureMap, halves_joined
+from mlmc_dropout.evaluation.levels import LevelState
 from mlmc_dropout.evaluation.metrics import select_metrics
+from mlmc_dropout.evaluation.statistics import Statistics
 from mlmc_dropout.evaluation.unsettled import unsettled_squares
 
 ROWS = 60
@@ -55,6 +57,15 @@ def test_labels_that_are_settled_are_without_error() -> None:
 def test_few_inputs_that_agree_do_not_speak_for_all() -> None:
     found = md.evaluate(Coin(), inputs(0), np.zeros(ROWS), metrics=("accuracy",), method="plug-in", passes=8, budget=2)
     assert found.cost < 4 and found["accuracy"].stderr > 0.02
+
+
+@pytest.mark.parametrize("unsettled", [0.0, 1e-9, 1e-4])
+def test_samples_that_are_all_hits_do_not_speak_for_all_however_settled(unsettled: float) -> None:
+    """Twenty hits: as if one input of 22 were a miss, whether or not a pass of them could have jumped."""
+    hits, nothing = np.ones((20, 1)), np.zeros((20, 1))
+    state = LevelState.of(hits, nothing, nothing, nothing, np.zeros((20, 2)), unsettled + nothing)
+    found = Statistics([state], select_metrics(("accuracy",), "logits", True), rows=10**6)
+    np.testing.assert_allclose(found.covariance_of_mean(0)[0, 0], 1 / 22 / 20, rtol=0.01)
 
 
 def test_a_mean_near_the_edge_may_jump_and_one_far_away_may_not() -> None:

@@ -95,3 +95,11 @@ def test_the_fewer_inputs_go_on_the_more_of_them_a_round_settles():
     needs = np.linspace(1.1, 2.0, 10)
     rounds = [next_round(goal, needs, found, spent) for spent in (0.0, 1e5, 1e6)]
     assert rounds[0] < rounds[1] < rounds[2] == pytest.approx(found.passes, abs=rows.BLOCK)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("needs", [[1.5, np.inf, 2.0, np.inf], [np.inf, np.inf]])
+def test_inputs_of_which_nothing_is_known_yet_do_not_stop_a_round(needs):
+    found = Part(estimates((level("passes", 1000, 3.0),)), 1000)
+    passes = next_round(Goal(tolerance=0.001, adaptive=True), np.array(needs), found, 1e4)
+    assert 0 < passes <= rows.MAX_ROUND

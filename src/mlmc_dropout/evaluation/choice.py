@@ -25,13 +25,13 @@ class Choice:
         base: The coarsest level.
         top: The finest level.
         counts: Samples per level.
-        loss: Further passes, or the error in the end.
+        loss: What goes first, by how much the goal is out of reach; then further passes, or the error in the end.
     """
 
     base: int
     top: int
     counts: Mapping[int, float]
-    loss: float
+    loss: tuple[float, float]
 
     @property
     def passes(self) -> float:
@@ -79,7 +79,7 @@ def for_tolerance(
         done: Samples that there are.
 
     Returns:
-        The choice; with far too large a loss where bias takes more than half of the error's square.
+        The choice; out of reach where bias takes more than half of the error's square.
     """
     targets = goal.targets(readings) ** 2
     bias = forecast.bias[top] ** 2
@@ -87,7 +87,7 @@ def for_tolerance(
     counts = cheapest(variances, np.maximum(targets - bias, 0.5 * targets), forecast.rows)
     cost = sum(_further(n, level, done) * passes_of(level) for level, n in counts.items())
     excess = float(np.max(bias / targets)) - 0.5
-    return Choice(base, top, counts, cost + (1e15 * (1.0 + excess) if excess > 0 else 0.0))
+    return Choice(base, top, counts, (max(excess, 0.0), cost))
 
 
 def for_budget(
@@ -100,19 +100,20 @@ def for_budget(
         readings: What is known of the metrics.
         base: The coarsest level.
         top: The finest level.
-        left: Passes that are left.
+        left: Passes that are left; negative where random inputs were more than planned.
         done: Samples that there are.
 
     Returns:
-        The choice.
+        The choice; out of reach where what is left does not pay for it.
     """
+    left = max(left, 0.0)
     scale = np.array([max(abs(r.value), 1e-12) for r in readings]) ** 2
     variances = forecast.variances(base, top)
     hardest = int(np.argmax(sum(variances.total.values()) / scale))
     counts = smallest(variances, hardest, left, forecast.rows, done)
     cost = sum(_further(n, level, done) * passes_of(level) for level, n in counts.items())
     error = (total_variance(counts, variances, forecast.rows) + forecast.bias[top] ** 2) / scale
-    return Choice(base, top, counts, float(np.max(error)) + (1e15 if cost > left + 1 else 0.0))
+    return Choice(base, top, counts, (float(cost > left + 1), float(np.max(error))))
 
 
 def passes_for(goal: EvaluationGoal, forecast: Forecast, readings: Sequence[Reading], single: bool) -> float:

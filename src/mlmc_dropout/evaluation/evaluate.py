@@ -16,7 +16,7 @@ from mlmc_dropout.evaluation.data import DataSet
 from mlmc_dropout.evaluation.estimates import Design, Reading
 from mlmc_dropout.evaluation.features import FeatureMap
 from mlmc_dropout.evaluation.goal import EvaluationGoal, Step
-from mlmc_dropout.evaluation.levels import passes_of
+from mlmc_dropout.evaluation.levels import LevelState, passes_of
 from mlmc_dropout.evaluation.metrics import Metric, select_metrics
 from mlmc_dropout.evaluation.plan import Planner
 from mlmc_dropout.evaluation.progress import EvaluationEvent, reporting
@@ -197,10 +197,10 @@ def _result(run: EvaluationRun, step: Step) -> Evaluation:
         for index, (metric, found) in enumerate(zip(planner.metrics, readings, strict=True))
     }
     levels = [
-        _level(one, level, design, now.design, number)
-        for number, (one, design) in enumerate(looked)
-        for level in range(len(one.states))
-        if one.states[level].count
+        _level(one, state, level, design, now.design, number)
+        for number, (part, (one, design)) in enumerate(zip(now.parts, looked, strict=True))
+        for level, state in enumerate(part.states)
+        if state.count
     ]
     notes = (step.note, _dearest(run, planner, looked, readings), *_remarks(planner, now))
     notes = (*notes, _trust(looked, now.design))
@@ -230,8 +230,14 @@ def _look(run: EvaluationRun, planner: Planner) -> Looked:
     if now.strata is not None:
         sweeps = Sweeps.of(now.parts, planner.metrics)
         return list(zip(sweeps.statistics, sweeps.designs(), strict=True))
-    statistics = Statistics(now.parts[0].states, planner.metrics, now.rows)
-    return [(statistics, None if planner.method == "unbiased" else planner.ladder_at_end(statistics, run.data.once))]
+    states = now.parts[0].states
+    if planner.method == "unbiased":
+        return [(Statistics(states, planner.metrics, now.rows), None)]
+    if run.data.once:
+        statistics = Statistics(states, planner.metrics, now.rows)
+    else:
+        statistics = planner.statistics(states, now.rows)
+    return [(statistics, planner.ladder_at_end(statistics, run.data.once))]
 
 
 def _readings(run: EvaluationRun, looked: Looked) -> list[Reading]:
@@ -312,8 +318,10 @@ def _remarks(planner: Planner, progress: EvaluationProgress) -> list[str]:
     ]
 
 
-def _level(statistics: Statistics, level: int, design: Design | None, unit: int, stratum: int) -> EvaluationLevel:
-    state, K = statistics.states[level], statistics.states[0].components
+def _level(
+    statistics: Statistics, state: LevelState, level: int, design: Design | None, unit: int, stratum: int
+) -> EvaluationLevel:
+    K = state.components
     offset = 0 if level == 0 else K
     block = state.block
     tables: dict[str, dict[str, float]] = {"mean": {}, "variance": {}, "kurtosis": {}, "variance_plain": {}}

@@ -44,7 +44,6 @@ Array = NDArray[np.float64]
 METHODS = ("mlmc", "jackknife", "plug-in", "unbiased")
 FIRST_TOP = 2  # levels of the pilot
 PILOT = (32, 32, 96)  # inputs of the pilot, per level: most where they are most likely to be of use
-_PILOT_PASSES = sum(n * passes_of(level) for level, n in enumerate(PILOT))
 DESIGN_PILOT = (16, 16, 48)  # the same in stratified designs, which cost more
 PILOT_TERMS = 128  # first draws of single terms, and inputs of a given T
 SINGLE = 0.25  # share of the inputs that, if the coarsest level needs more, makes one level better than several
@@ -185,13 +184,21 @@ class Planner:
             choices = [for_tolerance(self.goal, forecast, readings, base, top, done) for base, top in ladders]
         best = min(choices, key=lambda choice: choice.loss)
         alone = min((choice for choice in choices if choice.base == choice.top), key=lambda choice: choice.loss)
-        few = best.counts[best.base] > SINGLE * statistics.rows or best.passes < LADDER * _PILOT_PASSES
-        if few and alone.passes <= DEARER * best.passes:
+        few = best.counts[best.base] > SINGLE * statistics.rows or best.passes < LADDER * _cost(self._pilot)
+        if few and self._hardly_worse(alone, best):
             best = alone
         if self.goal.tolerance is None or best.top >= len(done):
             return best
-        own = ladder(best.base, best.top, self._extrapolated(statistics))  # whose values relative tolerances refer to
-        return for_tolerance(self.goal, forecast, statistics.readings(own), best.base, best.top, done)
+        w = self._extrapolated(statistics)
+        own = ladder(best.base, best.top, w)  # whose values relative tolerances refer to
+        stated = statistics.forecast(w, len(done), stated=True)
+        return for_tolerance(self.goal, stated, statistics.readings(own), best.base, best.top, done)
+
+    def _hardly_worse(self, alone: Choice, best: Choice) -> bool:
+        """Whether one level takes not much more than several: passes to a tolerance, squared error for a budget."""
+        if self.goal.tolerance is None:
+            return alone.loss <= (best.loss[0], DEARER * best.loss[1])
+        return alone.passes <= DEARER * best.passes
 
     def dearest(self, statistics: Statistics) -> tuple[int, float]:
         """The metric that needs the most passes for the tolerance, and what all others need without it.
@@ -210,11 +217,16 @@ class Planner:
 
         everyone = range(len(self.metrics))
         most = max(everyone, key=lambda metric: needed([metric]))
-        return most, _PILOT_PASSES / statistics.rows + self.design * needed(
+        return most, _cost(PILOT) / statistics.rows + self.design * needed(
             [metric for metric in everyone if metric != most]
         )
 
     # ---------------------------------------------------------------------------- steps
+
+    @property
+    def _pilot(self) -> tuple[int, ...]:
+        """Inputs of the pilot, per level."""
+        return PILOT if self.design == 1 else DESIGN_PILOT
 
     def first(self, rows: int) -> tuple[Slice, ...]:
         """The pilot.
@@ -233,10 +245,8 @@ class Planner:
             return self._first_of_single(rows, total)
         if self.method == "unbiased":
             return self._single_terms((), rows, min(PILOT_TERMS, total / mean_cost()))
-        pilot = PILOT if self.design == 1 else DESIGN_PILOT
-        whole = sum(n * passes_of(level) for level, n in enumerate(pilot))
-        part = min(1.0, total / (2.5 * whole))  # a small budget is not to be spent on a pilot
-        counts = {level: max(2, int(part * n)) for level, n in enumerate(pilot)}
+        part = min(1.0, total / (2.5 * _cost(self._pilot)))  # a small budget is not to be spent on a pilot
+        counts = {level: max(2, int(part * n)) for level, n in enumerate(self._pilot)}
         cost = sum(n * passes_of(level) for level, n in counts.items())
         if cost > total:
             raise AllocationError(
@@ -266,7 +276,7 @@ class Planner:
         Returns:
             Their statistics.
         """
-        if self.method != "mlmc" and self.passes is not None:
+        if self._fixed:
             return Statistics(states, self.metrics, rows)
         usable = next((level for level, state in enumerate(states) if state.count < 2), len(states))
         return Statistics(states[:usable], self.metrics, rows)
@@ -354,9 +364,8 @@ class Planner:
         """The step, cut down to what is left of the budget."""
         if self.goal.budget is None or not step.slices:
             return step
-        left = (self.goal.budget - statistics.cost()) * statistics.rows
-        cost = sum((part.high - part.low) * passes_of(part.level) for part in step.slices) * statistics.rows
-        if cost <= left * 1.02:
+        left = max(self.goal.budget - statistics.cost(), 0.0) * statistics.rows
+        if _passes_in(step.slices, statistics.rows) <= left * 1.02:
             return step
         design = self.ladder_now(statistics)
         forecast = statistics.forecast(self._extrapolated(statistics), len(statistics.states))
@@ -365,16 +374,18 @@ class Planner:
         choice = for_budget(forecast, readings, design.base, design.top, left, done)
         missing = missing_counts(shares, choice.counts, statistics.rows, limited=False)
         cost = sum(n * passes_of(level) for level, n in missing.items())
-        if cost > left * 1.02 or cost < 0.05 * statistics.cost() * statistics.rows:
+        part = min(left / max(cost, 1.0), 1.0)  # more may be missing of the shares than of the random counts
+        slices = slices_for(shares, {level: part * n for level, n in missing.items()}, statistics.rows)
+        if not 0.05 * statistics.cost() * statistics.rows <= _passes_in(slices, statistics.rows) <= left * 1.02:
             return Step((), *self._verdict(readings))
-        return Step(slices_for(shares, missing, statistics.rows))
+        return Step(slices)
 
     def _after_single(self, statistics: Statistics, shares: Shares) -> Step:
         readings = statistics.readings(self.ladder_now(statistics))
         if self.goal.tolerance is None:
             return Step((), *self._verdict(readings))
         top = len(statistics.states) - 1
-        forecast = statistics.forecast(self._extrapolated(statistics), top + 1)
+        forecast = statistics.forecast(self._extrapolated(statistics), top + 1, stated=True)
         done = {top: float(statistics.states[top].count)}
         choice = for_tolerance(self.goal, forecast, readings, top, top, done)
         missing = missing_counts(shares, choice.counts, statistics.rows, limited=True)
@@ -417,6 +428,15 @@ class Planner:
         if wanted * ENOUGH <= count:
             return Step((), *self._verdict(readings))
         return Step(self._single_terms(shares, rows, wanted - count))
+
+
+def _cost(pilot: Sequence[int]) -> int:
+    """Passes (or designs) of a pilot."""
+    return sum(n * passes_of(level) for level, n in enumerate(pilot))
+
+
+def _passes_in(slices: Sequence[Slice], rows: int) -> float:
+    return sum((part.high - part.low) * passes_of(part.level) for part in slices) * rows
 
 
 def _worst(readings: Sequence[Reading]) -> float:

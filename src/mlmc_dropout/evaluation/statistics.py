@@ -141,9 +141,23 @@ class Statistics:
             level: The level.
         """
         state = self.states[level]
-        C, W = self._careful(level), self.within(level)
+        C, W = self._stated(level), self.within(level)
         share = min(state.count / self.rows, 1.0)
         return np.asarray((C - (C - W) * share) / max(state.count, 1))
+
+    @_once
+    def _stated(self, level: int) -> Array:
+        """Covariance of a level for standard errors: what its samples say, or more if the level below predicts more."""
+        return raised(self._own(level), np.diagonal(self._expected(level)))
+
+    @_once
+    def _own(self, level: int) -> Array:
+        """Covariance of a level from its samples; of hits with what no input has shown yet."""
+        state = self.states[level]
+        C = raised(state.covariance, self._unsettled(level))
+        if 1 < state.count < self.rows:
+            C = raised(C, self._unseen(state.covariance, state.count))
+        return C
 
     @_once
     def doubt(self, level: int) -> Array:
@@ -190,27 +204,28 @@ class Statistics:
         known = [state.unsettled / state.count for state in (self.states[level], *finer) if state.count]
         return np.asarray(np.max(known, axis=0)) if known else np.zeros(self.states[0].components)
 
-    def _unseen(self, C: Array, count: int) -> Array:
-        """Variances of hits that all inputs so far share, (K,): as if one more input were to differ (Laplace)."""
+    def _unseen(self, samples: Array, count: int) -> Array:
+        """Variances of hits that all samples so far share, (K,): as if one more input were to differ (Laplace)."""
         short = np.zeros(self.states[0].components)
         for metric, part in self.named_parts():
-            if metric.kinks and metric.reduce is None and not C[part, part].any():
+            if metric.kinks and metric.reduce is None and not samples[part, part].any():
                 short[part] = 1.0 / (count + 2)
         return short
 
     # ------------------------------------------------------------------------ planning
 
-    def forecast(self, extrapolated: Array, levels: int) -> Forecast:
+    def forecast(self, extrapolated: Array, levels: int, stated: bool = False) -> Forecast:
         """Variances and biases of all levels, extrapolated beyond those that were run.
 
         Args:
             extrapolated: The weight w of the last difference, per component.
             levels: How many levels.
+            stated: Whether variances are those of standard errors, which are not drawn down; else the most likely ones.
 
         Returns:
             The forecast.
         """
-        known = [self._along_gradients(level, extrapolated) for level in range(len(self.states))]
+        known = [self._along_gradients(level, extrapolated, stated) for level in range(len(self.states))]
         w = np.array([float(extrapolated[part].max()) for part in self.parts])
         rates = [self.rates(metric) for metric in range(len(self.metrics))]
         fall = 2.0 ** -np.array([value_or(r["beta"].value, 1.0, 0.5, 2.0) for r in rates])
@@ -228,11 +243,12 @@ class Statistics:
         f, f_within, delta, delta_within, both, both_within = (np.stack(c) for c in zip(*known, strict=True))
         return Forecast(f, f_within, delta, delta_within, both, both_within, np.stack(bias), w, self.rows)
 
-    def _along_gradients(self, level: int, extrapolated: Array) -> tuple[Array, ...]:
+    def _along_gradients(self, level: int, extrapolated: Array, stated: bool) -> tuple[Array, ...]:
         """Variances of f, Δ and f + w Δ, total and within, one entry per metric."""
         one, zero = np.ones_like(extrapolated), np.zeros_like(extrapolated)
         wider = np.sqrt(1.0 + self.doubt(level))
-        C, W = (matrix * np.outer(wider, wider) for matrix in (self._careful(level), self.within(level)))
+        C = self._stated(level) if stated else self._expected(level)
+        C, W = (matrix * np.outer(wider, wider) for matrix in (C, self.within(level)))
         columns: list[Array] = []
         for weights in (np.stack([one, zero]), np.stack([zero, one]), np.stack([one, extrapolated])):
             pairs = [(self.direction(metric), part) for metric, part in enumerate(self.parts)]
@@ -242,18 +258,16 @@ class Statistics:
         return tuple(columns)
 
     @_once
-    def _careful(self, level: int) -> Array:
-        """Covariance of a level; variances of few samples are drawn to what the level below and the rates tell."""
-        state = self.states[level]
-        C = raised(state.covariance, self._unsettled(level))
-        if 1 < state.count < self.rows:
-            C = raised(C, self._unseen(C, state.count))
+    def _expected(self, level: int) -> Array:
+        """Covariance of a level, to plan by: variances of few samples are drawn to what the level below predicts."""
+        state, C = self.states[level], self._own(level)
         if level < 2 or self.states[level - 1].count < 2:
             return C
-        predicted = np.diagonal(self._careful(level - 1))[state.components :].copy()
-        for metric, part in enumerate(self.parts):
-            predicted[part] *= 2.0 ** -value_or(self.rates(metric)["beta"].value, 2.0, 0.5, 2.0)
-        return pooled(C, predicted, state.count)
+        predicted = np.diagonal(self._expected(level - 1))[state.components :].copy()
+        for index, (metric, part) in enumerate(self.named_parts()):
+            usual = 1.0 if metric.kinks else 2.0
+            predicted[part] *= 2.0 ** -value_or(self.rates(index)["beta"].value, usual, 0.5, 2.0)
+        return pooled(C, predicted, state.count, self.states[level - 1].count)
 
     # --------------------------------------------------------------------------- rates
 

@@ -16,7 +16,7 @@ __all__ = ["extrapolated_within", "pooled", "raised", "student_doubt"]
 
 Array = NDArray[np.float64]
 
-_PRIOR = 50  # samples that the variance predicted from the level below and the rates stands for
+_PRIOR = 50  # samples that the variance predicted from the level below and the rates stands for, at most
 _Z = 1.96
 
 
@@ -44,22 +44,24 @@ def student_doubt(kurtosis: Array, count: int) -> Array:
     return np.asarray(0.25 * (_Z**2 + 1.0) * np.maximum(known - 1.0, 2.0) / max(count, 2))
 
 
-def pooled(covariance: Array, predicted: Array, count: int) -> Array:
+def pooled(covariance: Array, predicted: Array, count: int, below: int) -> Array:
     """The covariance with variances of Δ drawn to what the level below and the rates predict.
 
-    The prediction counts like some further samples: with many samples of its own a level is believed.
+    The prediction counts like some further samples, not more than it rests on: with many samples of its own a level is
+    believed.
 
     Args:
         covariance: Covariance of (f, Δ), (2 K, 2 K).
         predicted: Predicted variances of Δ, (K,).
         count: Number of samples.
+        below: Number of samples of the level below.
 
     Returns:
         The covariance.
     """
-    K = len(predicted)
+    K, weight = len(predicted), min(_PRIOR, below)
     own = np.diagonal(covariance)[K:]
-    wanted = (count * own + _PRIOR * predicted) / (count + _PRIOR)
+    wanted = (count * own + weight * predicted) / (count + weight)
     scale, short = np.ones(2 * K), np.zeros(2 * K)
     scale[K:] = np.sqrt(np.minimum(wanted / np.maximum(own, 1e-300), 1.0))
     short[K:] = np.maximum(wanted - own, 0.0)
@@ -67,20 +69,20 @@ def pooled(covariance: Array, predicted: Array, count: int) -> Array:
 
 
 def raised(covariance: Array, least: Array) -> Array:
-    """The covariance of (f, Δ), with variances of f not below given ones.
+    """The covariance of (f, Δ), with variances not below given ones.
 
     Args:
         covariance: The covariance, (2 K, 2 K).
-        least: The least variances of f, (K,).
+        least: The least variances, of f (K,) or of f and Δ (2 K,).
 
     Returns:
         The covariance.
     """
     if not least.any():
         return covariance
-    K = len(least)
-    short = np.zeros(2 * K)
-    short[:K] = np.maximum(least - np.diagonal(covariance)[:K], 0.0)
+    size = len(least)
+    short = np.zeros(len(covariance))
+    short[:size] = np.maximum(least - np.diagonal(covariance)[:size], 0.0)
     return np.asarray(covariance + np.diag(short))
 
 

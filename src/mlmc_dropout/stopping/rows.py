@@ -228,10 +228,16 @@ def next_round(goal: Goal, needs: Array, part: Part, spent: float) -> float:
 def _within_waste(needs: Array, allowed: float) -> float:
     """The largest need g for which Σ (g − need) over the smaller ones is at most what is allowed.
 
+    Needs that are not known yet are infinite, and tell nothing.
+
     >>> _within_waste(np.array([1.5, 2.0, 9.0]), 0.5), _within_waste(np.array([1.5, 2.0, 9.0]), 20.0)
     (2.0, 9.0)
+    >>> _within_waste(np.array([1.5, np.inf]), 0.5), _within_waste(np.array([np.inf, np.inf]), 0.5)
+    (1.5, inf)
     """
-    ordered = np.sort(np.maximum(needs, 1.0))
+    ordered = np.sort(np.maximum(needs[np.isfinite(needs)], 1.0))
+    if not len(ordered):
+        return float("inf")
     wasted = np.arange(len(ordered)) * ordered - (np.cumsum(ordered) - ordered)
     return float(ordered[np.flatnonzero(wasted <= allowed)[-1]])
 
