@@ -43,6 +43,7 @@ MAX_WORKERS = 1024
 SHORT_OF_GOAL = (
     Status.PRECISION_REACHED,
     Status.BUDGET_EXHAUSTED,
+    Status.OUT_OF_REACH,
     Status.UNSETTLED,
     Status.STOPPED,
     Status.FAILED,

@@ -53,6 +53,7 @@ LADDER = 12  # passes, as a multiple of the pilot's, from which on there is time
 STRATA_ROWS = 200  # inputs below which there are no strata
 DESIGNS = {6: 2, 25: 4, 50: 8, 400: 16}  # passes per input from which on they come in stratified designs of so many
 KNOWN = 0.4  # passes per input that tell enough of that: all of them are thrown away
+MORE_NOISE, MOST_MORE = 1.1, 2.0  # by which samples grow at least and at most where an error is larger than foreseen
 ONE_READING = 7  # levels where the data can be read once
 
 
@@ -336,9 +337,30 @@ class Planner:
         limited = self.goal.tolerance is not None
         needed = believable(statistics, choice.counts) if limited else choice.counts
         missing = missing_counts(shares, needed, rows, limited)
+        missing = missing or self._noisier_than_foreseen(choice, statistics, shares)
         if missing:
             return self._within(Step(slices_for(shares, missing, rows)), statistics, shares)
         return Step((), *self._verdict(statistics.readings(self.ladder_now(statistics))))
+
+    def _noisier_than_foreseen(self, choice: Choice, statistics: Statistics, shares: Shares) -> dict[int, float]:
+        """Samples that bring an error down that is read as larger than it was planned to be.
+
+        Where a function reduces averages, noise shifts its value, too, and that counts as bias of the reading.
+        """
+        if self.goal.tolerance is None:
+            return {}
+        readings = statistics.readings(self.ladder_now(statistics))
+        foreseen = statistics.forecast(self._extrapolated(statistics), len(statistics.states)).bias[choice.top]
+        targets = self.goal.targets(readings)
+        noise = max(
+            math.hypot(r.stderr, max(r.bias - float(bias), 0.0)) / target
+            for r, bias, target in zip(readings, foreseen, targets, strict=True)
+        )
+        if self._verdict(readings)[0] is Status.TOLERANCE_MET or noise**2 < 0.5:
+            return {}
+        growth = min(max(noise**2, MORE_NOISE), MOST_MORE)
+        wanted = {level: growth * max(n, shares[level][0] * statistics.rows) for level, n in choice.counts.items()}
+        return missing_counts(shares, wanted, statistics.rows, limited=True)
 
     def _worth_designs(self, choice: Choice, statistics: Statistics) -> int:
         """Passes per stratified design, if every input will get several passes; 1 if not."""
@@ -404,7 +426,8 @@ class Planner:
                 worst, short = metric.name, error
         if not worst:
             return Status.TOLERANCE_MET, ""
-        return Status.BUDGET_EXHAUSTED, f"The error of {worst} is {short:.3g} times the tolerance."
+        ended = Status.OUT_OF_REACH if self.goal.budget is None else Status.BUDGET_EXHAUSTED
+        return ended, f"The error of {worst} is {short:.3g} times the tolerance."
 
     # ---------------------------------------------------------------------- single terms
 

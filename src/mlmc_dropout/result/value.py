@@ -31,6 +31,7 @@ class Status(enum.Enum):
     PRECISION_REACHED = "The tolerance lies below the rounding of the model's numbers; more passes would not help."
     DECIDED = "Every decision is settled."
     BUDGET_EXHAUSTED = "The tolerance was not met within the budget."
+    OUT_OF_REACH = "The tolerance was not met, and more passes would hardly help."
     UNSETTLED = "Not every decision was settled within the budget."
     STOPPED = "The run was stopped by the user; the result covers the passes spent until then."
     FAILED = "The run ended with an error; the result covers the passes spent until then."
