@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import mlmc_dropout as md
-from mlmc_dropout.sampling import interception
+from mlmc_dropout.sampling import linear_maps
 from mlmc_dropout.sampling.interception import Interceptor
 
-pytestmark = pytest.mark.skipif(not interception._HAS_ONEDNN_LINEAR, reason="torch without oneDNN's linear maps")
+pytestmark = pytest.mark.skipif(not linear_maps._HAS_ONEDNN_LINEAR, reason="torch without oneDNN's linear maps")
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_row_has_the_same_bits_beside_any_others_and_on_any_threads(inputs, th
 
 def test_sums_that_threads_share_would_have_other_bits(threads, monkeypatch):
     """Negative control: what the limit on the inputs is for, on processors where it is needed."""
-    monkeypatch.setattr(interception, "_DEEP", 1 << 40)
+    monkeypatch.setattr(linear_maps, "_DEEP", 1 << 40)
     x, weight = numbers(300, 20_000), numbers(16, 20_000)
     threads(1)
     expected = linear(x, weight)

@@ -47,7 +47,7 @@ MaskMode = Literal["independent", "shared"]
 
 NOTHING_ELSE = Questions()  # than mean and variance
 DEFAULT_MEMORY_LIMIT = 1 << 29
-ROWS_TOGETHER = 16  # linear maps need no copy for chunks of such multiples (see interception)
+ROWS_TOGETHER = 16  # linear maps need no copy for chunks of such multiples (see linear_maps)
 DRAWN_TOGETHER = 1 << 20  # bytes of masks of different sites: more do not fit the caches
 DRAW_SET = 1 << 22  # bytes of masks drawn at once: fewer at a time would take more calls
 
