@@ -238,6 +238,8 @@ def _linear(mode: Interceptor, func: Any, input: Tensor, weight: Tensor, bias: T
         return func(input, weight, bias)  # type: ignore[no-any-return]
     if input.shape[-1:] != weight.shape[1:]:
         return func(input, weight, bias)  # type: ignore[no-any-return] # torch says what does not fit
+    if bias is not None and math.prod(bias.shape[:-1]) != 1:  # rows have biases of their own
+        return _linear(mode, func, input, weight).add_(bias)
     (plain,), level = _unwrapped(input)
     if plain is input and _functorch.is_functorch_wrapped_tensor(input):
         return func(input, weight, bias)  # type: ignore[no-any-return]

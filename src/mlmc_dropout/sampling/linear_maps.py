@@ -30,7 +30,7 @@ def linear_map(func: Callable[..., Any], input: Tensor, weight: Tensor, bias: Te
         func: Torch's own function, where oneDNN is not used.
         input: The rows, (*lead, inputs).
         weight: The weights, (outputs, inputs).
-        bias: What is added to every row, or ``None``.
+        bias: What is added to every row alike, or ``None``.
 
     Returns:
         The rows of outputs, (*lead, outputs).
@@ -56,7 +56,12 @@ def suits_onednn(x: Tensor) -> bool:
 
 
 def _onednn_pays(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether oneDNN computes a linear map; the number of rows does not count, so that all parts are computed alike."""
+    """Whether oneDNN computes a linear map; the number of rows does not count, so that all parts are computed alike.
+
+    It reads as many numbers from the bias as there are outputs, one after the other, whatever its shape and strides.
+    """
+    if bias is not None and not (bias.shape == weight.shape[:1] and bias.is_contiguous()):
+        return False
     given = [weight] if bias is None else [weight, bias]
     plain = all(type(t) in (Tensor, nn.Parameter) and t.dtype == torch.float32 for t in given)
     plain = plain and not torch.is_autocast_enabled("cpu")  # which would compute torch's own in half precision
