@@ -63,6 +63,12 @@ def test_weights_may_lie_in_any_way(layout):
     torch.testing.assert_close(linear(x, weight), F.linear(x, weight))
 
 
+@pytest.mark.parametrize("lead", [(0,), (3, 0), (0, 3)])
+@pytest.mark.parametrize("outputs", [1, 24])
+def test_no_rows_give_no_rows(lead, outputs):
+    assert linear(torch.empty(*lead, 16), numbers(outputs, 16), numbers(outputs)).shape == (*lead, outputs)
+
+
 ROWS, OUTPUTS = 10, 24
 BIASES = {  # in what memory, and which part of it
     "plain": ((OUTPUTS,), lambda b: b),

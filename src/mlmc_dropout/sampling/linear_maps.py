@@ -42,7 +42,7 @@ def linear_map(func: Callable[..., Any], input: Tensor, weight: Tensor, bias: Te
     if missing:
         rows = torch.cat([rows, rows.new_zeros(missing, width)])
     function = _by_onednn if _onednn_pays(input, weight, bias) else func
-    return function(rows, weight, bias)[:count].view(*lead, -1)
+    return function(rows, weight, bias)[:count].view(*lead, len(weight))
 
 
 def suits_onednn(x: Tensor) -> bool:
