@@ -43,15 +43,15 @@ def test_a_row_has_the_same_bits_beside_any_others_and_on_any_threads(inputs, th
             assert torch.equal(linear(x[:rows], weight, bias), expected[:rows])
 
 
-def test_sums_that_threads_share_would_have_other_bits(threads, monkeypatch):
-    """Negative control: what the limit on the inputs is for, on processors where it is needed."""
-    monkeypatch.setattr(linear_maps, "_DEEP", 1 << 40)
-    x, weight = numbers(300, 20_000), numbers(16, 20_000)
-    threads(1)
-    expected = linear(x, weight)
-    threads(4)
-    if torch.equal(linear(x[:1], weight), expected[:1]):
-        pytest.skip("this oneDNN does not share sums among threads")
+@pytest.mark.parametrize(
+    ("shape", "used"), [((8, 8), True), ((16, 8192), True), ((16, 8193), False), ((16, 7), False), ((7, 16), False)]
+)
+def test_onednn_computes_what_is_neither_narrow_nor_deep(shape, used, monkeypatch):
+    """The test above would pass without it, too."""
+    calls = []
+    monkeypatch.setattr(linear_maps, "_by_onednn", lambda x, *rest: calls.append(1) or F.linear(x, *rest))
+    linear(numbers(3, shape[1]), numbers(*shape), numbers(shape[0]))
+    assert bool(calls) == used
 
 
 @pytest.mark.parametrize(
