@@ -104,6 +104,48 @@ def test_a_forked_child_starts_threads_of_its_own(drawn_by, monkeypatch):
         child.join()
 
 
+FORK_WHILE_LOADING = """
+import os, signal, threading, time, warnings
+import torch
+from mlmc_dropout.sampling import compiled, masks
+
+warnings.simplefilter("ignore")  # Python warns of forks beside threads
+torch.set_num_threads(1)
+keys = masks.pass_keys(7, 0, [0], range(9))
+draw = lambda: int(masks.bernoulli(keys, 500, 0.1).sum())
+thread = threading.Thread(target=draw)
+thread.start()
+while not compiled._LOCK.locked():
+    time.sleep(0.001)
+time.sleep({delay})
+loading = compiled._LOCK.locked()
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    grandchild = os.fork()
+    if not grandchild:
+        signal.alarm(60)
+    if grandchild:
+        os.waitpid(grandchild, 0)
+    print(draw(), compiled._loaded() is None, flush=True)
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+thread.join()
+print(draw(), compiled._loaded() is None, loading, status)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("delay", [0.0, 1.0])
+def test_a_child_that_is_forked_while_a_thread_loads_draws_with_torch(delay, tmp_path):
+    """Nothing is compiled yet, so that loading takes seconds: first Numba is imported, then it compiles."""
+    environment = {**os.environ, "MLMC_DROPOUT_NUMBA": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", FORK_WHILE_LOADING.format(delay=delay)]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    expected = masks.bernoulli(_keys(9), 500, 0.1).sum().item()
+    assert run.stdout.splitlines() == 2 * [f"{expected} True"] + [f"{expected} False True 0"], run.stderr
+
+
 def test_torch_draws_until_loading_pays(monkeypatch):
     monkeypatch.delenv("MLMC_DROPOUT_NUMBA", raising=False)
     monkeypatch.setattr(compiled, "_DRAWN", 0)
