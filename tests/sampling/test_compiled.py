@@ -71,6 +71,29 @@ def test_a_rate_whose_bytes_tie_often_is_decided_by_further_bits(drawn_by):
     assert 0 < (bytes_alone != bits.bool()).double().mean() < 0.004
 
 
+@pytest.mark.parametrize(("keys", "rows", "units"), [(0, 2, 7), (3, 0, 7), (3, 2, 0), (0, 0, 0)])
+@pytest.mark.parametrize("numbered", [False, True])
+@pytest.mark.parametrize("wish", ["0", "1"])
+def test_nothing_is_drawn_for_no_passes_rows_or_units(drawn_by, wish, keys, rows, units, numbered):
+    first_row = torch.arange(rows) if numbered else 4
+    one, site = _keys(keys), (5, units, rows, first_row)
+    for function, passes in ((masks.bernoulli, ()), (masks.latin_hypercube, (4,)), (masks.latin_hypercube, (50,))):
+        drawn = drawn_by(wish, function, one, *passes, units, 0.1, rows, first_row)
+        assert drawn.shape == (keys, *passes, rows, units)
+    several = drawn_by(wish, masks.bernoulli_of_sites, one, 0.1, [site, site])
+    assert [drawn.shape for drawn in several] == 2 * [(keys, rows, units)]
+    several = drawn_by(wish, masks.designs_of_sites, one, 4, 0.1, [site, site])
+    assert [drawn.shape for drawn in several] == 2 * [(4 * keys, rows, units)]
+
+
+@pytest.mark.parametrize("function", [masks.bernoulli, masks.latin_hypercube])
+def test_threads_may_outnumber_what_there_is_to_draw(drawn_by, monkeypatch, function):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 11)
+    monkeypatch.setattr(compiled, "_SHARE", 1)
+    asked = (function, _keys(2), *([6] if function is masks.latin_hypercube else []), 5, 0.3)
+    assert torch.equal(drawn_by("1", *asked), drawn_by("0", *asked))
+
+
 @pytest.mark.parametrize(("keys", "units"), [(64, 1 << 14), (1, 1 << 20)])
 def test_threads_share_keys_or_words(drawn_by, monkeypatch, keys, units):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
