@@ -8,7 +8,9 @@ import sys
 import pytest
 import torch
 
+import mlmc_dropout as md
 from mlmc_dropout.sampling import compiled, masks
+from testing.zoo import ZOO
 
 pytest.importorskip("numba", reason="the extra [fast] is not installed")
 
@@ -176,6 +178,33 @@ def test_torch_draws_until_loading_pays(monkeypatch):
     assert compiled.loops(1 << 40, torch.device("cpu")) is None
     assert compiled.loops(1, torch.device("cpu")) is not None
     assert compiled.loops(1, torch.device("meta")) is None
+
+
+def test_all_draws_count_as_torch_draws_them(monkeypatch):
+    monkeypatch.delenv("MLMC_DROPOUT_NUMBA", raising=False)
+    keys, sites = _keys(5), [(tag, 24, 3, 0) for tag in (1, 2)]
+    for draw in (
+        lambda: [masks.bernoulli(keys, 24, 0.1, 3)],
+        lambda: masks.bernoulli_of_sites(keys, 0.1, sites),
+        lambda: [masks.latin_hypercube(keys, 4, 24, 0.1, 3)],
+        lambda: masks.designs_of_sites(keys, 4, 0.1, sites),
+    ):
+        monkeypatch.setattr(compiled, "_DRAWN", 0)
+        assert sum(drawn.numel() for drawn in draw()) == compiled._DRAWN
+
+
+@pytest.mark.parametrize("method", ["pooled", "stratified"])
+def test_small_models_turn_to_the_loops_too(monkeypatch, method):
+    """Their sites are drawn together, a few thousand units at a time."""
+    monkeypatch.delenv("MLMC_DROPOUT_NUMBA", raising=False)
+    monkeypatch.setattr(compiled, "_DRAWN", 0)
+    monkeypatch.setattr(compiled, "_WORTH", 10_000)
+    loaded = []
+    monkeypatch.setattr(compiled, "_loaded", lambda: loaded.append(1))
+    model, x = ZOO["mlp"].make()
+    for seed in range(20):
+        md.estimate(model, x, method=method, budget=100, seed=seed)
+    assert loaded
 
 
 def test_without_numba_torch_draws():

@@ -229,11 +229,11 @@ def bernoulli_of_sites(keys: Tensor, p: float, sites: Sequence[tuple[int, int, i
     Returns:
         Per site its bits, uint8 (len(keys), rows, units).
     """
-    if loops(0, keys.device) is not None:  # calls are cheap
-        return [bernoulli(derive(keys, tag), units, p, rows, first) for tag, units, rows, first in sites]
-    tags = torch.tensor([tag for tag, *_ in sites], device=keys.device)
     shapes = [(len(keys), rows, -(-units // _LANES)) for _, units, rows, _ in sites]  # of words
     sizes = [math.prod(shape) for shape in shapes]
+    if loops(sum(sizes) * _LANES, keys.device) is not None:  # calls are cheap
+        return [bernoulli(derive(keys, tag), units, p, rows, first) for tag, units, rows, first in sites]
+    tags = torch.tensor([tag for tag, *_ in sites], device=keys.device)
     drawn = torch.empty(sum(sizes), dtype=torch.int64, device=keys.device)
     for own, part, shape, site in zip(derive(keys, tags[:, None]), drawn.split(sizes), shapes, sites, strict=True):
         _, rows, per_row = shape
