@@ -214,7 +214,7 @@ class DropoutSampler:
         me = threading.get_ident()
         for mine in [p for p in self._in_use if p.thread == me and p.fits(kind, batch.rows)]:
             self._in_use.remove(mine)
-            if mine.model is not None and mine.model == snapshot_of(self.model, self.transform):
+            if mine.is_of(self.model, self.transform):
                 return mine if mine.confirmed(self.forward, batch, self.memory_limit) else None
         found = lend(self.model, self.transform, kind, batch.rows)
         if found is None or not found.confirmed(self.forward, batch, self.memory_limit):
