@@ -8,7 +8,9 @@ import sys
 import pytest
 import torch
 
+import mlmc_dropout as md
 from mlmc_dropout.sampling import compiled, masks
+from testing.zoo import ZOO
 
 pytest.importorskip("numba", reason="the extra [fast] is not installed")
 
@@ -71,6 +73,29 @@ def test_a_rate_whose_bytes_tie_often_is_decided_by_further_bits(drawn_by):
     assert 0 < (bytes_alone != bits.bool()).double().mean() < 0.004
 
 
+@pytest.mark.parametrize(("keys", "rows", "units"), [(0, 2, 7), (3, 0, 7), (3, 2, 0), (0, 0, 0)])
+@pytest.mark.parametrize("numbered", [False, True])
+@pytest.mark.parametrize("wish", ["0", "1"])
+def test_nothing_is_drawn_for_no_passes_rows_or_units(drawn_by, wish, keys, rows, units, numbered):
+    first_row = torch.arange(rows) if numbered else 4
+    one, site = _keys(keys), (5, units, rows, first_row)
+    for function, passes in ((masks.bernoulli, ()), (masks.latin_hypercube, (4,)), (masks.latin_hypercube, (50,))):
+        drawn = drawn_by(wish, function, one, *passes, units, 0.1, rows, first_row)
+        assert drawn.shape == (keys, *passes, rows, units)
+    several = drawn_by(wish, masks.bernoulli_of_sites, one, 0.1, [site, site])
+    assert [drawn.shape for drawn in several] == 2 * [(keys, rows, units)]
+    several = drawn_by(wish, masks.designs_of_sites, one, 4, 0.1, [site, site])
+    assert [drawn.shape for drawn in several] == 2 * [(4 * keys, rows, units)]
+
+
+@pytest.mark.parametrize("function", [masks.bernoulli, masks.latin_hypercube])
+def test_threads_may_outnumber_what_there_is_to_draw(drawn_by, monkeypatch, function):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 11)
+    monkeypatch.setattr(compiled, "_SHARE", 1)
+    asked = (function, _keys(2), *([6] if function is masks.latin_hypercube else []), 5, 0.3)
+    assert torch.equal(drawn_by("1", *asked), drawn_by("0", *asked))
+
+
 @pytest.mark.parametrize(("keys", "units"), [(64, 1 << 14), (1, 1 << 20)])
 def test_threads_share_keys_or_words(drawn_by, monkeypatch, keys, units):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
@@ -104,6 +129,48 @@ def test_a_forked_child_starts_threads_of_its_own(drawn_by, monkeypatch):
         child.join()
 
 
+FORK_WHILE_LOADING = """
+import os, signal, threading, time, warnings
+import torch
+from mlmc_dropout.sampling import compiled, masks
+
+warnings.simplefilter("ignore")  # Python warns of forks beside threads
+torch.set_num_threads(1)
+keys = masks.pass_keys(7, 0, [0], range(9))
+draw = lambda: int(masks.bernoulli(keys, 500, 0.1).sum())
+thread = threading.Thread(target=draw)
+thread.start()
+while not compiled._LOCK.locked():
+    time.sleep(0.001)
+time.sleep({delay})
+loading = compiled._LOCK.locked()
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    grandchild = os.fork()
+    if not grandchild:
+        signal.alarm(60)
+    if grandchild:
+        os.waitpid(grandchild, 0)
+    print(draw(), compiled._loaded() is None, flush=True)
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+thread.join()
+print(draw(), compiled._loaded() is None, loading, status)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("delay", [0.0, 1.0])
+def test_a_child_that_is_forked_while_a_thread_loads_draws_with_torch(delay, tmp_path):
+    """Nothing is compiled yet, so that loading takes seconds: first Numba is imported, then it compiles."""
+    environment = {**os.environ, "MLMC_DROPOUT_NUMBA": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", FORK_WHILE_LOADING.format(delay=delay)]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    expected = masks.bernoulli(_keys(9), 500, 0.1).sum().item()
+    assert run.stdout.splitlines() == 2 * [f"{expected} True"] + [f"{expected} False True 0"], run.stderr
+
+
 def test_torch_draws_until_loading_pays(monkeypatch):
     monkeypatch.delenv("MLMC_DROPOUT_NUMBA", raising=False)
     monkeypatch.setattr(compiled, "_DRAWN", 0)
@@ -111,6 +178,33 @@ def test_torch_draws_until_loading_pays(monkeypatch):
     assert compiled.loops(1 << 40, torch.device("cpu")) is None
     assert compiled.loops(1, torch.device("cpu")) is not None
     assert compiled.loops(1, torch.device("meta")) is None
+
+
+def test_all_draws_count_as_torch_draws_them(monkeypatch):
+    monkeypatch.delenv("MLMC_DROPOUT_NUMBA", raising=False)
+    keys, sites = _keys(5), [(tag, 24, 3, 0) for tag in (1, 2)]
+    for draw in (
+        lambda: [masks.bernoulli(keys, 24, 0.1, 3)],
+        lambda: masks.bernoulli_of_sites(keys, 0.1, sites),
+        lambda: [masks.latin_hypercube(keys, 4, 24, 0.1, 3)],
+        lambda: masks.designs_of_sites(keys, 4, 0.1, sites),
+    ):
+        monkeypatch.setattr(compiled, "_DRAWN", 0)
+        assert sum(drawn.numel() for drawn in draw()) == compiled._DRAWN
+
+
+@pytest.mark.parametrize("method", ["pooled", "stratified"])
+def test_small_models_turn_to_the_loops_too(monkeypatch, method):
+    """Their sites are drawn together, a few thousand units at a time."""
+    monkeypatch.delenv("MLMC_DROPOUT_NUMBA", raising=False)
+    monkeypatch.setattr(compiled, "_DRAWN", 0)
+    monkeypatch.setattr(compiled, "_WORTH", 10_000)
+    loaded = []
+    monkeypatch.setattr(compiled, "_loaded", lambda: loaded.append(1))
+    model, x = ZOO["mlp"].make()
+    for seed in range(20):
+        md.estimate(model, x, method=method, budget=100, seed=seed)
+    assert loaded
 
 
 def test_without_numba_torch_draws():

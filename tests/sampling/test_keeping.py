@@ -39,6 +39,7 @@ class Config:
     def __init__(self) -> None:
         self.p = 0.2
         self.scales = [1.0, 2.0]
+        self.offset = torch.zeros(2)
 
 
 class Net(nn.Module):
@@ -55,7 +56,7 @@ class Net(nn.Module):
     def forward(self, x):
         hidden = F.dropout(torch.tanh(self.first(x)), self.p, self.training)
         hidden = F.dropout(hidden, self.config.p, self.training)
-        out = self.second(self.drop(hidden)) * self.config.scales[0] * self.table + self.shift
+        out = self.second(self.drop(hidden)) * self.config.scales[0] * self.table + self.shift + self.config.offset
         return self.scaled(out * torch.from_numpy(self.array))
 
     def scaled(self, out):
@@ -146,7 +147,7 @@ def new_global(name):
 def new_dtype(model):
     model.double()
     model.array = model.array.astype(np.float64)
-    model.table = model.table.double()
+    model.table, model.config.offset = model.table.double(), model.config.offset.double()
 
 
 CHANGES = {
@@ -160,6 +161,11 @@ CHANGES = {
     "a rate in a configuration": lambda m: setattr(m.config, "p", 0.5),
     "a number in a list": lambda m: m.config.scales.__setitem__(0, 5.0),
     "a buffer": lambda m: m.shift.add_(1.0),
+    "a buffer through .data": lambda m: m.shift.data.add_(1.0),
+    "a buffer through .numpy()": lambda m: m.shift.numpy().__iadd__(1.0),
+    "a plain tensor through .data": lambda m: m.table.data.mul_(2),
+    "a plain tensor through .numpy()": lambda m: m.table.numpy().__imul__(2),
+    "a tensor in a configuration through .data": lambda m: m.config.offset.data.add_(1.0),
     "a buffer replaced": lambda m: setattr(m, "shift", torch.ones(2)),
     "a plain tensor": lambda m: m.table.mul_(2),
     "a plain tensor replaced": lambda m: setattr(m, "table", torch.full((2,), 2.0)),
@@ -210,6 +216,39 @@ def test_a_changed_model_is_never_served_from_memory(net, change, monkeypatch):
     assert same(after, fresh(twin, x))
     if not change.endswith("mode"):
         assert not same(before, after), "the change has to matter, or nothing is tested"
+
+
+@pytest.mark.parametrize("name", ["shift", "table"])
+@pytest.mark.parametrize("released", [True, False])
+def test_a_sampler_that_goes_on_sees_what_was_written_past_the_version(net, name, released):
+    passes = sampler.DropoutSampler(net)
+    before = passes.sample(X, 20)
+    if not released:
+        passes.prepare(next(passes.batches(X)))
+    getattr(net, name).data.add_(1.0)
+    after = passes.sample(X, 20)
+    assert torch.equal(after, sampler.DropoutSampler(copy.deepcopy(net)).sample(X, 20))
+    assert not torch.equal(before, after)
+
+
+def test_a_buffer_that_passes_write_to_does_not_cost_a_preparation_per_batch(count_censuses):
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 2)
+            self.register_buffer("calls", torch.zeros(1))
+
+        def forward(self, x):
+            self.calls += 1
+            return F.dropout(self.linear(x), 0.2, self.training)
+
+    sampler.DropoutSampler(Counts().eval()).sample([X, X + 1, X + 2], passes=4)
+    assert len(count_censuses) == 1
+
+
+def test_a_buffer_with_nan_is_no_change(net, count_censuses):
+    net.register_buffer("unused", torch.full((3,), torch.nan))
+    assert same(answer(net), answer(net)) and len(count_censuses) == 1
 
 
 def test_without_the_check_a_change_would_go_unnoticed(net, monkeypatch):

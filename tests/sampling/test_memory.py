@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 import textwrap
+import types
 
 import pytest
 import torch
@@ -152,25 +154,56 @@ def test_chunks_stay_within_the_limit() -> None:
             assert footprint.bytes(1, rows) <= limit or rows == 1
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc only")
-@pytest.mark.parametrize(("value", "calls"), [(None, 2), ("0", 0), ("1", 2), ("glibc", 0)])
-def test_the_c_library_is_left_alone_on_request(value: str | None, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings: list[tuple[int, int]] = []
+glibc_only = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc only")
 
-    class Library:
-        @staticmethod
-        def mallopt(option: int, size: int) -> None:
-            settings.append((option, size))
 
-    monkeypatch.setattr(memory, "_c_library", lambda: Library)
-    for name in ("MLMC_DROPOUT_KEEP_MEMORY", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"):
-        monkeypatch.delenv(name, raising=False)
-    if value == "glibc":
-        monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000000")
-    elif value is not None:
+@glibc_only
+@pytest.mark.parametrize(("value", "expected"), [(None, ["malloc", "free"]), ("0", []), ("1", ["mallopt", "mallopt"])])
+def test_the_c_library_is_left_alone_on_request(
+    value: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    library = {name: lambda *_, name=name: calls.append(name) for name in ("mallopt", "malloc", "free")}
+    monkeypatch.setattr(memory, "_c_library", lambda: types.SimpleNamespace(**library))
+    monkeypatch.delenv("MLMC_DROPOUT_KEEP_MEMORY", raising=False)
+    if value is not None:
         monkeypatch.setenv("MLMC_DROPOUT_KEEP_MEMORY", value)
     keep_freed_memory.__wrapped__(1 << 20)
-    assert len(settings) == calls
+    assert calls == expected
+
+
+FROM_THE_SYSTEM = """
+import ctypes, torch
+from mlmc_dropout.sampling.memory import keep_freed_memory
+class Counts(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int) for name in "arena ordblks smblks hblks a b c d e f".split()]
+count = ctypes.CDLL(None).mallinfo
+count.restype = Counts
+def from_the_system(megabytes):
+    before = count().hblks
+    block = torch.ones(megabytes << 18)
+    return count().hblks - before
+keep_freed_memory(1 << 28)
+print(*(from_the_system(megabytes) for megabytes in (10, 24, 24, 10)))
+"""
+
+
+@glibc_only
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, "0 1 0 0"),
+        ({"MLMC_DROPOUT_KEEP_MEMORY": "0"}, "1 1 0 0"),
+        ({"MALLOC_MMAP_THRESHOLD_": "1000000"}, "1 1 1 1"),
+    ],
+)
+def test_the_c_library_goes_on_learning_which_blocks_to_keep(settings: dict[str, str], expected: str) -> None:
+    """Whether blocks of 10, 24, 24 and 10 MiB come from the system, in a fresh process."""
+    names = ("MLMC_DROPOUT_KEEP_MEMORY", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    command = [sys.executable, "-c", FROM_THE_SYSTEM]
+    done = subprocess.run(command, capture_output=True, text=True, env={**environment, **settings}, timeout=600)
+    assert done.stdout.strip() == expected, done.stderr
 
 
 @pytest.mark.parametrize("method", ["pooled", "stratified", "control-variate", "auto", "sample"])

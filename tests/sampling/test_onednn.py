@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import mlmc_dropout as md
-from mlmc_dropout.sampling import interception
+from mlmc_dropout.sampling import linear_maps
 from mlmc_dropout.sampling.interception import Interceptor
 
-pytestmark = pytest.mark.skipif(not interception._HAS_ONEDNN_LINEAR, reason="torch without oneDNN's linear maps")
+pytestmark = pytest.mark.skipif(not linear_maps._HAS_ONEDNN_LINEAR, reason="torch without oneDNN's linear maps")
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def linear(x, weight, bias=None):
 
 
 def numbers(*shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
 @pytest.mark.parametrize("inputs", [8, 100, 1000, 8192, 20_000])
@@ -43,15 +43,15 @@ def test_a_row_has_the_same_bits_beside_any_others_and_on_any_threads(inputs, th
             assert torch.equal(linear(x[:rows], weight, bias), expected[:rows])
 
 
-def test_sums_that_threads_share_would_have_other_bits(threads, monkeypatch):
-    """Negative control: what the limit on the inputs is for, on processors where it is needed."""
-    monkeypatch.setattr(interception, "_DEEP", 1 << 40)
-    x, weight = numbers(300, 20_000), numbers(16, 20_000)
-    threads(1)
-    expected = linear(x, weight)
-    threads(4)
-    if torch.equal(linear(x[:1], weight), expected[:1]):
-        pytest.skip("this oneDNN does not share sums among threads")
+@pytest.mark.parametrize(
+    ("shape", "used"), [((8, 8), True), ((16, 8192), True), ((16, 8193), False), ((16, 7), False), ((7, 16), False)]
+)
+def test_onednn_computes_what_is_neither_narrow_nor_deep(shape, used, monkeypatch):
+    """The test above would pass without it, too."""
+    calls = []
+    monkeypatch.setattr(linear_maps, "_by_onednn", lambda x, *rest: calls.append(1) or F.linear(x, *rest))
+    linear(numbers(3, shape[1]), numbers(*shape), numbers(shape[0]))
+    assert bool(calls) == used
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,74 @@ def test_weights_may_lie_in_any_way(layout):
     weight = layout(numbers(64, 64))
     x = numbers(10, weight.shape[1])
     torch.testing.assert_close(linear(x, weight), F.linear(x, weight))
+
+
+@pytest.mark.parametrize("lead", [(0,), (3, 0), (0, 3)])
+@pytest.mark.parametrize("outputs", [1, 24])
+def test_no_rows_give_no_rows(lead, outputs):
+    assert linear(torch.empty(*lead, 16), numbers(outputs, 16), numbers(outputs)).shape == (*lead, outputs)
+
+
+ROWS, OUTPUTS = 10, 24
+BIASES = {  # in what memory, and which part of it
+    "plain": ((OUTPUTS,), lambda b: b),
+    "part of a vector": ((3 * OUTPUTS,), lambda b: b[OUTPUTS:-OUTPUTS]),
+    "row": ((3, OUTPUTS), lambda b: b[1]),
+    "column": ((OUTPUTS, 3), lambda b: b[:, 1]),
+    "every other": ((2 * OUTPUTS,), lambda b: b[::2]),
+    "scalar": ((), lambda b: b),
+    "expanded scalar": ((), lambda b: b.expand(OUTPUTS)),
+    "one number": ((1,), lambda b: b),
+    "one row": ((1, OUTPUTS), lambda b: b),
+    "all rows": ((ROWS, OUTPUTS), lambda b: b),
+    "all rows, columns": ((OUTPUTS, ROWS), lambda b: b.T),
+}
+
+
+@pytest.mark.parametrize("name", BIASES)
+@pytest.mark.parametrize("lead", [(ROWS,), (3, ROWS), (16, ROWS)])
+def test_biases_may_lie_in_any_way(name, lead):
+    shape, view = BIASES[name]
+    x, weight, bias = numbers(*lead, 16), numbers(OUTPUTS, 16), view(numbers(*shape))
+    torch.testing.assert_close(linear(x, weight, bias), F.linear(x, weight, bias))
+
+
+@pytest.mark.parametrize("shape", [(OUTPUTS - 1,), (2,), (0,), (2, OUTPUTS)])
+def test_biases_of_the_wrong_shape_are_refused(shape):
+    x, weight, bias = numbers(ROWS, 16), numbers(OUTPUTS, 16), torch.zeros(shape)
+    for function in (linear, F.linear):
+        with pytest.raises(RuntimeError, match="size"):
+            function(x, weight, bias)
+
+
+class WithBias(nn.Module):
+    """Two linear maps with a bias of any layout; ``plain`` adds it to the product."""
+
+    def __init__(self, name, plain):
+        super().__init__()
+        shape, self.view = BIASES[name]
+        self.first, self.second, self.plain = numbers(OUTPUTS, 16), numbers(OUTPUTS, OUTPUTS), plain
+        self.bias = nn.Parameter(numbers(*shape))
+
+    def forward(self, x):
+        hidden = F.dropout(self.linear(x, self.first).tanh(), 0.3, self.training)
+        return self.linear(hidden, self.second)
+
+    def linear(self, x, weight):
+        bias = self.view(self.bias)
+        return x @ weight.T + bias if self.plain else F.linear(x, weight, bias)
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_estimates_are_right_whatever_the_layout_of_a_bias(name):
+    x = numbers(4, ROWS, 16)
+    for seed in range(4):  # computed, recorded, replayed
+        found, expected = (
+            md.estimate(WithBias(name, plain).eval(), x, method="pooled", budget=100, seed=seed)
+            for plain in (False, True)
+        )
+        np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found.variance, expected.variance, rtol=1e-3, atol=1e-5)
 
 
 class HalfInside(nn.Module):

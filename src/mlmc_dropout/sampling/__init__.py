@@ -4,6 +4,7 @@
 ``streams``       all random streams of the library
 ``masks``         the name of a pass (seed, stream, replicate, index) -> its masks
 ``interception``  dropout, intercepted where torch dispatches it; ``randomness`` the same for kernels
+``linear_maps``   linear maps whose result for a row does not depend on other rows
 ``isolation``     a copy of the model to run
 ``memory``        how much memory passes hold, and how many of them fit
 ``sites``         the dropout sites of a model, and a forward pass with explicit masks

@@ -28,6 +28,7 @@ __all__ = ["as_unsigned", "in_threads", "loops"]
 _WORTH = 1 << 29  # units that torch draws in about the time that loading takes
 _SHARE = 1 << 18  # units that a thread is worth
 _LOCK = threading.Lock()
+_CUT_OFF = False  # whether a thread was loading when this process was forked, and stayed behind with it
 _DRAWN = 0
 
 
@@ -54,6 +55,8 @@ def loops(units: int, device: torch.device) -> ModuleType | None:
 @functools.cache
 def _loaded() -> ModuleType | None:
     with _LOCK:
+        if _CUT_OFF:  # Python's and Numba's own locks are held for good, too
+            return None
         try:
             module = importlib.import_module("mlmc_dropout.sampling.compiled_loops")
             module.compile_all()  # now, because files of machine code may be damaged, or not be written
@@ -93,8 +96,16 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(thread_name_prefix="mlmc-dropout-masks")
 
 
-if hasattr(os, "register_at_fork"):  # the threads stay behind in the parent
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+def _after_fork() -> None:
+    """Do without what the parent's other threads had: in a child there are none of them."""
+    global _LOCK, _CUT_OFF
+    _pool.cache_clear()
+    _CUT_OFF = _CUT_OFF or _LOCK.locked()
+    _LOCK = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def as_unsigned(values: Tensor) -> NDArray[np.uint64]:

@@ -96,7 +96,7 @@ def place_designs(  # type: ignore[no-untyped-def]
         out: The bytes, uint8 (designs, passes, units).
     """
     passes = out.shape[1]
-    size = min(_BLOCK, stop - start)
+    size = max(1, min(_BLOCK, stop - start))  # a share may be empty
     spot, more = np.empty(size, np.int64), np.empty(size, np.bool_)
     for d in range(first, last):
         for a in range(start, stop, size):

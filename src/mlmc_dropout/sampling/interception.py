@@ -18,19 +18,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch._C import _functorch
 from torch.overrides import TorchFunctionMode
+
+from mlmc_dropout.sampling.linear_maps import linear_map, suits_onednn
 
 __all__ = ["Interceptor", "Normalised", "apply_mask"]
 
 _ALPHA = 1.7580993408473766  # minus the limit of SELU at −∞, as in torch
-_HAS_ONEDNN_LINEAR = hasattr(torch.ops.mkldnn, "_linear_pointwise")  # what torch.compile calls for linear maps
-_WIDE = 8  # inputs and outputs below which a product is no work for oneDNN
-_DEEP = (
-    8192  # inputs up to which its threads do not share the sum of a row (seen above 16384): bits would depend on them
-)
-_ROWS = 16  # linear maps are computed for multiples of so many rows
 
 
 def apply_mask(kind: str, x: Tensor, keep: Tensor, p: float) -> Tensor:
@@ -242,62 +238,21 @@ def _linear(mode: Interceptor, func: Any, input: Tensor, weight: Tensor, bias: T
         return func(input, weight, bias)  # type: ignore[no-any-return]
     if input.shape[-1:] != weight.shape[1:]:
         return func(input, weight, bias)  # type: ignore[no-any-return] # torch says what does not fit
+    if bias is not None and math.prod(bias.shape[:-1]) != 1:  # rows have biases of their own
+        return _linear(mode, func, input, weight).add_(bias)
     (plain,), level = _unwrapped(input)
     if plain is input and _functorch.is_functorch_wrapped_tensor(input):
         return func(input, weight, bias)  # type: ignore[no-any-return]
-    out = _by_rows(_by_onednn if _onednn_pays(plain, weight, bias) else func, plain, weight, bias)
+    out = linear_map(func, plain, weight, bias)
     return out if level is None else _functorch._add_batch_dim(out, 0, level)
-
-
-def _onednn_pays(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether oneDNN computes a linear map; the number of rows does not count, so that all parts are computed alike."""
-    given = [weight] if bias is None else [weight, bias]
-    plain = all(type(t) in (Tensor, nn.Parameter) and t.dtype == torch.float32 for t in given)
-    plain = plain and not torch.is_autocast_enabled("cpu")  # which would compute torch's own in half precision
-    return (
-        plain
-        and min(weight.shape) >= _WIDE
-        and weight.shape[1] <= _DEEP
-        and _suits_onednn(input)
-        and _HAS_ONEDNN_LINEAR
-    )
-
-
-def _by_onednn(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A linear map by oneDNN, which uses wide vectors on processors where torch's own library does not.
-
-    The weights are arranged for it in a call of its own, which a recording does not repeat.
-    """
-    arranged = torch.ops.mkldnn._reorder_linear_weight(weight, len(input))
-    return torch.ops.mkldnn._linear_pointwise(input, arranged, bias, "none", [], "")  # type: ignore[no-any-return]
-
-
-def _by_rows(func: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A linear map whose result for a row has the same bits however many rows there are.
-
-    BLAS chooses its kernels by the shape. With the rows filled up to a multiple of 16 the choice does
-    not change the order of summation within a row (seen with MKL; elsewhere it does no harm).
-    """
-    *lead, width = input.shape
-    count = math.prod(lead)
-    missing = -count % _ROWS if input.device.type == "cpu" else 0
-    rows = input.reshape(count, width)  # two axes: a fused product and sum
-    if missing:
-        rows = torch.cat([rows, rows.new_zeros(missing, width)])
-    return func(rows, weight, bias)[:count].view(*lead, -1)  # type: ignore[no-any-return]
 
 
 def _tanh(mode: Interceptor, func: Any, input: Tensor, **kw: Any) -> Tensor:
     """Hyperbolic tangents of many passes by oneDNN's kernel, as accurate as torch's own and four times as fast."""
     (plain,), level = _unwrapped(input)
-    if level is None or kw or not _suits_onednn(plain):
+    if level is None or kw or not suits_onednn(plain):
         return func(input, **kw)  # type: ignore[no-any-return]
     return _functorch._add_batch_dim(torch.tanh(plain.to_mkldnn()).to_dense(), 0, level)
-
-
-def _suits_onednn(x: Tensor) -> bool:
-    plain = x.dtype == torch.float32 and x.device.type == "cpu" and x.layout == torch.strided
-    return plain and x.numel() > 0 and not torch.is_grad_enabled() and torch.backends.mkldnn.is_available()
 
 
 def _with_mode_inside(mode: Interceptor, func: Any, *args: Any, **kwargs: Any) -> Any:

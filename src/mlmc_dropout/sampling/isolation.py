@@ -40,6 +40,7 @@ _CONTAINERS = (dict, list, set, collections.deque)
 _FOREIGN = frozenset(
     {*sys.stdlib_module_names, "torch", "torchvision", "numpy", "pandas", "lightning", "pytorch_lightning", "skorch"}
 ) - {"__main__"}
+_WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 LIBRARIES = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -52,12 +53,14 @@ class Isolated:
         modules: All modules of the copy, with their names.
         shared: Names of what could not be copied and is used by the model and its copy alike.
         buffers: Names of buffers, those of the copy, and those of the model.
+        tensors: Other tensors that were copied: those of the copy, and those of the model.
     """
 
     model: Any
     modules: dict[nn.Module, str]
     shared: tuple[str, ...]
     buffers: tuple[tuple[str, Tensor, Tensor], ...]
+    tensors: tuple[tuple[Tensor, Tensor], ...] = ()
 
     def set_mode(self, training: bool, keep_dropout: bool = False) -> None:
         """Switch all modules to training (normalisation layers stay in evaluation) or to evaluation.
@@ -79,6 +82,11 @@ class Isolated:
             for name, copied, original in self.buffers
             if copied.shape != original.shape or not torch.equal(copied, original)
         ]
+
+    def has_values_of_model(self) -> bool:
+        """Whether all tensors that were copied have the same bytes in the model and in the copy."""
+        pairs = [*((copied, original) for _, copied, original in self.buffers), *self.tensors]
+        return all(_same_bytes(copied, original) for copied, original in pairs)
 
     def restore(self) -> list[str]:
         """Reset the buffers to their values in the model.
@@ -111,7 +119,15 @@ def isolate(model: Any) -> Isolated:
     modules: dict[nn.Module, str] = {}
     for module, name in copier.modules:
         modules.setdefault(module, name)
-    return Isolated(copy, modules, tuple(copier.shared), tuple(copier.buffers))
+    return Isolated(copy, modules, tuple(copier.shared), tuple(copier.buffers), tuple(copier.tensors))
+
+
+def _same_bytes(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same bytes; NaNs are equal, too."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    kind = _WHOLE_NUMBERS.get(one.itemsize) if one.is_floating_point() else None
+    return torch.equal(one, other) if kind is None else torch.equal(one.detach().view(kind), other.detach().view(kind))
 
 
 class _TooLargeError(Exception):
@@ -126,6 +142,7 @@ class _Copier:
         self.kept: list[Any] = []  # originals, so that no identity is used twice
         self.modules: list[tuple[nn.Module, str]] = []
         self.buffers: list[tuple[str, Tensor, Tensor]] = []
+        self.tensors: list[tuple[Tensor, Tensor]] = []
         self.shared: list[str] = []
         self.bytes_left = _MAX_BYTES
         self.objects_left = _MAX_OBJECTS
@@ -220,7 +237,8 @@ class _Copier:
             self.bytes_left += size
             self.shared.append(name)
             return self.remember(tensor, tensor)  # type: ignore[no-any-return]
-        return self.remember(tensor, tensor.detach().clone())  # type: ignore[no-any-return]
+        self.tensors.append((tensor.detach().clone(), tensor))
+        return self.remember(tensor, self.tensors[-1][0])  # type: ignore[no-any-return]
 
     def _array(self, array: np.ndarray[Any, Any], name: str) -> Any:
         return self.remember(array, array.copy())

@@ -67,6 +67,20 @@ class Preparation:
         same_rows = rows == self.rows or (self.program.rows_split and min(rows, self.rows) >= _MANY_ROWS)
         return kind == self.kind and same_rows
 
+    def is_of(self, model: Any, transform: Any) -> bool:
+        """Whether the model is what it was.
+
+        Tensors that were copied are compared with their copies, too: what is written through ``.data`` or ``.numpy()``
+        shows in no version.
+
+        Args:
+            model: The model.
+            transform: What is called on its outputs.
+        """
+        if self.model is None or self.model != snapshot_of(model, transform):
+            return False
+        return self.copy.has_values_of_model() or self.own != snapshot_of(self.copy.model)  # passes wrote to the copy
+
     def confirmed(self, forward: Callable[[Any, Batch], Tensor], batch: Batch, limit: int) -> bool:
         """Whether a pass over these inputs meets the same sites.
 
@@ -149,9 +163,7 @@ def lend(model: Any, transform: Any, kind: Hashable, rows: int) -> Preparation |
         found = next((p for p in kept if p.fits(kind, rows)), None)
         if found is not None:
             kept.remove(found)
-    if found is None or found.model != snapshot_of(model, transform):
-        return None
-    return found
+    return found if found is not None and found.is_of(model, transform) else None
 
 
 def give_back(model: Any, preparation: Preparation, was_called: bool) -> None:

@@ -229,18 +229,22 @@ def bernoulli_of_sites(keys: Tensor, p: float, sites: Sequence[tuple[int, int, i
     Returns:
         Per site its bits, uint8 (len(keys), rows, units).
     """
-    if loops(0, keys.device) is not None:  # calls are cheap
+    shapes = [(len(keys), rows, -(-units // _LANES)) for _, units, rows, _ in sites]  # of words
+    sizes = [math.prod(shape) for shape in shapes]
+    if loops(sum(sizes) * _LANES, keys.device) is not None:  # calls are cheap
         return [bernoulli(derive(keys, tag), units, p, rows, first) for tag, units, rows, first in sites]
     tags = torch.tensor([tag for tag, *_ in sites], device=keys.device)
-    sizes = [len(keys) * rows * -(-units // _LANES) for _, units, rows, _ in sites]
     drawn = torch.empty(sum(sizes), dtype=torch.int64, device=keys.device)
-    for own, part, site in zip(derive(keys, tags[:, None]), drawn.split(sizes), sites, strict=True):
-        _, units, rows, first_row = site
-        per_row = -(-units // _LANES)
-        steps = _steps(rows * per_row, _places(first_row, per_row), keys.device)
-        torch.add(own[:, None], steps, out=part.view(len(keys), -1))
+    for own, part, shape, site in zip(derive(keys, tags[:, None]), drawn.split(sizes), shapes, sites, strict=True):
+        _, rows, per_row = shape
+        steps = _steps(rows * per_row, _places(site[3], per_row), keys.device)
+        torch.add(own[:, None], steps, out=part.view(len(keys), len(steps)))
     keep = _keep_bits(_mix_(drawn), p).split([size * _LANES for size in sizes])
-    return [bits.view(len(keys), rows, -1)[..., :units] for bits, (_, units, rows, _) in zip(keep, sites, strict=True)]
+    units = [units for _, units, *_ in sites]
+    return [
+        bits.view(*shape[:2], shape[2] * _LANES)[..., :count]
+        for bits, shape, count in zip(keep, shapes, units, strict=True)
+    ]
 
 
 def _keep_bits(drawn: Tensor, p: float) -> Tensor:
@@ -330,7 +334,7 @@ def latin_hypercube(
     if compiled is not None:
         return _compiled_designs(compiled, keys, passes, size, places, p).view(len(keys), passes, rows, units)
     chosen = torch.zeros(len(keys), passes, size, dtype=torch.uint8, device=keys.device)
-    step = max(1, _PLACED // len(keys))
+    step = max(1, _PLACED // max(1, len(keys)))
     for start in range(0, size, step):
         first = places[start : start + step] if isinstance(places, Tensor) else places + start
         _place(chosen[..., start : start + step], keys, min(p, 1.0 - p), first)
@@ -371,7 +375,7 @@ def designs_of_sites(
     tags = torch.tensor([tag for tag, *_ in sites], device=keys.device)
     _, units, rows, first_row = sites[0]
     drawn = latin_hypercube(derive(keys, tags[:, None]).flatten(), passes, units, p, rows, first_row)
-    return list(drawn.flatten(0, 1).split(len(keys) * passes))
+    return list(drawn.flatten(0, 1).tensor_split(len(sites)))
 
 
 def _place(chosen: Tensor, keys: Tensor, rare: float, first: int | Tensor) -> None:

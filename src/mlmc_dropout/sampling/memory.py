@@ -24,7 +24,7 @@ __all__ = ["Footprint", "MemoryWatch", "keep_freed_memory", "measure_footprint",
 
 WORKING_SET = 6 << 20  # bytes a chunk of passes should touch: beyond the caches, larger chunks are slower
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # as in malloc.h
-_KEPT, _KEPT_BLOCK = 4 * WORKING_SET, WORKING_SET  # bytes
+_KEPT_BLOCK = 2 * WORKING_SET  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,20 +172,24 @@ def measure_footprint(
 def keep_freed_memory(size: int) -> None:
     """Let glibc keep freed memory for the next chunk: getting it from the system can take as long as the passes.
 
-    The setting applies to the whole process, so that it is modest: blocks of at most ``_KEPT_BLOCK`` bytes, ``_KEPT``
-    altogether. ``MLMC_DROPOUT_KEEP_MEMORY=1`` in the environment keeps more, and ``=0`` leaves glibc alone, as do
-    settings for glibc itself, ``MALLOC_MMAP_THRESHOLD_`` and ``MALLOC_TRIM_THRESHOLD_``.
+    glibc keeps blocks up to the largest that was freed, if not above 32 MiB, and twice as many bytes altogether. Here
+    it is given a block of ``_KEPT_BLOCK`` bytes to learn from, and goes on learning from others: limits set once and
+    for all would make larger blocks slow in the whole process. It learns nothing where it has settings of its own, such
+    as ``MALLOC_MMAP_THRESHOLD_``. ``MLMC_DROPOUT_KEEP_MEMORY=1`` in the environment does set limits, so that more is
+    kept, and ``=0`` leaves glibc alone.
 
     Args:
         size: Bytes to keep with ``=1``.
     """
     wish = os.environ.get("MLMC_DROPOUT_KEEP_MEMORY", "")
-    if not wish and any(f"MALLOC_{name}_THRESHOLD_" in os.environ for name in ("MMAP", "TRIM")):
+    if sys.platform != "linux" or wish == "0" or not hasattr(_c_library(), "mallopt"):  # which only glibc has
         return
-    mallopt = getattr(_c_library(), "mallopt", None) if sys.platform == "linux" and wish != "0" else None
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 1 << 25 if wish == "1" else _KEPT_BLOCK)
-        mallopt(_M_TRIM_THRESHOLD, min(size, (1 << 31) - 1) if wish == "1" else _KEPT)
+    library = _c_library()
+    if wish == "1":
+        library.mallopt(_M_MMAP_THRESHOLD, 1 << 25)
+        library.mallopt(_M_TRIM_THRESHOLD, min(size, (1 << 31) - 1))
+    else:
+        library.free(library.malloc(_KEPT_BLOCK))
 
 
 def return_freed_memory() -> None:
@@ -197,7 +201,10 @@ def return_freed_memory() -> None:
 
 @functools.cache
 def _c_library() -> ctypes.CDLL:
-    return ctypes.CDLL(None)
+    library = ctypes.CDLL(None)
+    library.malloc.argtypes, library.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+    library.free.argtypes, library.free.restype = [ctypes.c_void_p], None
+    return library
 
 
 def _storage(tensor: Tensor) -> int:

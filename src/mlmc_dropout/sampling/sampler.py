@@ -47,7 +47,7 @@ MaskMode = Literal["independent", "shared"]
 
 NOTHING_ELSE = Questions()  # than mean and variance
 DEFAULT_MEMORY_LIMIT = 1 << 29
-ROWS_TOGETHER = 16  # linear maps need no copy for chunks of such multiples (see interception)
+ROWS_TOGETHER = 16  # linear maps need no copy for chunks of such multiples (see linear_maps)
 DRAWN_TOGETHER = 1 << 20  # bytes of masks of different sites: more do not fit the caches
 DRAW_SET = 1 << 22  # bytes of masks drawn at once: fewer at a time would take more calls
 
@@ -214,7 +214,7 @@ class DropoutSampler:
         me = threading.get_ident()
         for mine in [p for p in self._in_use if p.thread == me and p.fits(kind, batch.rows)]:
             self._in_use.remove(mine)
-            if mine.model is not None and mine.model == snapshot_of(self.model, self.transform):
+            if mine.is_of(self.model, self.transform):
                 return mine if mine.confirmed(self.forward, batch, self.memory_limit) else None
         found = lend(self.model, self.transform, kind, batch.rows)
         if found is None or not found.confirmed(self.forward, batch, self.memory_limit):

@@ -3,7 +3,8 @@
 A snapshot walks everything that :mod:`isolation` would copy, attributes, containers, hooks, closures, and writes it
 down as a flat list: numbers and strings as they are, tensors by identity and version, code by identity. Two lists are
 equal if a copy made then would do the same now. Weights may change their values in between without a new copy, since
-copies share them; but that, too, shows in their version.
+copies share them; but that, too, shows in their version. What is written past the version, through ``.data`` or
+``.numpy()``, does not show here: :mod:`keeping` compares copied tensors with their copies.
 """
 
 from __future__ import annotations
