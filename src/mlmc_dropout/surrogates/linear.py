@@ -34,7 +34,7 @@ __all__ = [
     "supported",
 ]
 
-_ROWS_COUNTED = 16  # linear maps compute so many rows at least (see sampling.interception)
+_ROWS_COUNTED = 16  # linear maps compute so many rows at least (see sampling.linear_maps)
 PASSES_OF_A_GRADIENT = 4  # memory of a pass that keeps what its backward pass needs, in passes
 
 
