@@ -47,8 +47,8 @@ def test_the_skewness_of_the_masks_matters():
     """Negative control: the variance of a Gaussian form is seen to be wrong."""
     form = taylor(source_of(*small(0.1, 0.05)))
     spread = torch.cat([torch.full((site.units,), (site.p * (1 - site.p)) ** 0.5) for site in form.sites]).double()
-    g, M = form.gradient * spread, form.matrix * spread * spread[:, None]
-    gaussian = g.square().sum(dim=-1) + M.square().sum(dim=(-1, -2)) / 2
+    g, M = form.gradient * spread, form.matrix * spread * spread[:, None, None, None]
+    gaussian = g.square().sum(dim=-1) + M.square().sum(dim=(0, -1)) / 2
     assert ((gaussian - form.variance).abs() / form.variance).max() > 1e-3
 
 
@@ -65,7 +65,7 @@ def test_derivatives_are_those_of_torch():
         gradient = torch.func.jacrev(outputs)(at_mean, row)
         hessian = torch.func.jacrev(torch.func.jacrev(outputs))(at_mean, row)
         torch.testing.assert_close(form.gradient[n], gradient)
-        torch.testing.assert_close(form.matrix[n], hessian)
+        torch.testing.assert_close(form.matrix[:, n].transpose(0, 1), hessian)
 
 
 @pytest.mark.parametrize("masks", ["independent", "shared"])
@@ -116,9 +116,10 @@ def test_masks_that_are_averaged_out_for_one_output_are_left_out_of_that():
     source = source_of(*small(0.2, 0.3))
     last = source.program.active[-1]
     form, whole = taylor(source, {last.index: torch.tensor([True, False])}), taylor(source)
-    assert not form.gradient[:, 0, 4:].any() and not form.matrix[:, 0, 4:].any() and not form.matrix[:, 0, :, 4:].any()
-    torch.testing.assert_close(form.matrix[:, 1], whole.matrix[:, 1])
-    torch.testing.assert_close(form.matrix[:, 0, :4, :4], whole.matrix[:, 0, :4, :4])
+    assert not form.gradient[:, 0, 4:].any()
+    assert not form.matrix[4:, :, 0].any() and not form.matrix[:, :, 0, 4:].any()
+    torch.testing.assert_close(form.matrix[:, :, 1], whole.matrix[:, :, 1])
+    torch.testing.assert_close(form.matrix[:4, :, 0, :4], whole.matrix[:4, :, 0, :4])
 
 
 @pytest.mark.parametrize("size", [1e-25, 1e25])

@@ -28,7 +28,7 @@ from mlmc_dropout.sampling.source import Source
 from mlmc_dropout.stopping.goal import Goal
 from mlmc_dropout.surrogates.derivatives import DerivativeError
 from mlmc_dropout.surrogates.linear import has_derivatives, linearise, supported
-from mlmc_dropout.surrogates.taylor import taylor_bytes, taylor_cost
+from mlmc_dropout.surrogates.taylor import taylor_bytes, taylor_cost, value_cost
 
 __all__ = ["Auto"]
 
@@ -187,7 +187,13 @@ def _or_with_second_derivatives(
         affordable = max(rows / ROWS_PER_LOOK, PILOT_SHARE * to_come / cost * rows)
         looked_at = int(np.clip(affordable, 1, pilot.source.batch.rows))
         look = math.ceil(cost * looked_at / rows)
-        if cost + look <= MOST_FOR_SECOND * to_come:
+        if cost + look <= MOST_FOR_SECOND * to_come and not _too_few(source, goal, pilot, price - cost):
             smooth = pilot.with_second_derivatives(looked_at)
             return min(best, smooth, key=lambda candidate: candidate.price(goal, needs)), look
     return best, 0
+
+
+def _too_few(source: Source, goal: Goal, pilot: Pilot, left: float) -> bool:
+    """Whether a tolerance is met before the tails of what second derivatives leave are seen."""
+    parts = source.sampler, source.program, source.batch
+    return goal.has_tolerance and pilot.least_beside_second * (1.0 + value_cost(*parts, pilot.averaged_out)) >= left

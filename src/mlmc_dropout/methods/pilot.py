@@ -240,6 +240,11 @@ class Pilot:
         of_s2 = _squares(self.s2) * left_h.mean() / max(_squares(self.h).mean(), TINY)
         return _squares(self.D), _squares(_noise(self.D)), left_h, of_s2
 
+    @property
+    def least_beside_second(self) -> float:
+        """Passes beside all second derivatives that a tolerance takes at least."""
+        return 0.0 if self.source.sampler.masks == "shared" else TAILS
+
     def with_second_derivatives(self, rows: int) -> Candidate:
         """The expansion with all second derivatives, seen at some of the pilot's rows.
 
@@ -267,7 +272,7 @@ class Pilot:
             self.cost + cost,
             handicap=SINGLE_ROW_MARGIN ** (1 / np.sqrt(rows)),
             pass_cost=1.0 + value_cost(sampler, program, batch, self.averaged_out),
-            least=0.0 if sampler.masks == "shared" else TAILS,
+            least=self.least_beside_second,
         )
 
     def needs(self, goal: Goal) -> tuple[float, float]:

@@ -120,7 +120,7 @@ def differentiate_twice(
         at_once: Products with the second derivatives that are computed together.
 
     Returns:
-        The gradients, (rows, width, units), and second derivatives, (rows, width, units, units), at least in single
+        The gradients, (rows, width, units), and second derivatives, (units, rows, width, units), at least in single
         precision.
 
     Raises:
@@ -135,9 +135,10 @@ def differentiate_twice(
             directions = torch.eye(units, dtype=slopes.dtype, device=slopes.device)[:, None].expand(-1, rows, -1)
             products = [rows_first(_products(slopes, wanted, few)) for few in directions.split(at_once)]
             gradients.append(slopes.detach())
-            matrices.append(torch.cat(products).detach().transpose(0, 1))
+            matrices.append(torch.cat(products).detach())
     dtype = torch.promote_types(gradients[0].dtype, torch.float32)
-    return torch.stack(gradients, dim=1).to(dtype), torch.stack(matrices, dim=1).to(dtype)
+    matrix = matrices[0][:, :, None] if len(matrices) == 1 else torch.stack(matrices, dim=2)
+    return torch.stack(gradients, dim=1).to(dtype), matrix.to(dtype)
 
 
 def count_second(forward: Callable[[], Tensor], wanted: Sequence[Tensor]) -> float:

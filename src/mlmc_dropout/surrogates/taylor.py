@@ -26,11 +26,11 @@ from mlmc_dropout.surrogates.derivatives import count_second, differentiate_twic
 from mlmc_dropout.surrogates.expansion import by_row
 from mlmc_dropout.surrogates.linear import PASSES_OF_A_GRADIENT, MeanPass, derivative_cost, pass_operations
 from mlmc_dropout.surrogates.quadratic import variance_of_form
-from mlmc_dropout.surrogates.scale import binary_scale
+from mlmc_dropout.surrogates.scale import binary_scale, is_usual
 
 __all__ = ["Averaged", "Taylor", "fit_taylor", "taylor_bytes", "taylor_cost", "value_cost"]
 
-_AT_ONCE = 1 << 20  # numbers of products with H that are held at once
+_AT_ONCE, _AT_ONCE_OF_SHARED = 1 << 20, 1 << 23  # numbers of products with H that are held at once
 _TOGETHER = 32  # passes: kernels round in other ways where there are fewer
 
 
@@ -42,7 +42,7 @@ class Taylor:
         sites: The sites of the program.
         used: Whether each of them is part of g and H.
         gradient: g, (rows, width, units).
-        matrix: H, (rows, width, units, units).
+        matrix: H, (units, rows, width, units): masks that all rows share are multiplied with it as it lies there.
         constant: ½ Σ H_uu p q, (rows, width).
         variance: Var Q, (rows, width), in double precision.
     """
@@ -68,7 +68,8 @@ class Taylor:
         Returns:
             Their expansion.
         """
-        return Taylor(self.sites, self.used, *(part[rows] for part in (*self.tensors, self.variance)))
+        gradient, constant, variance = (part[rows] for part in (self.gradient, self.constant, self.variance))
+        return Taylor(self.sites, self.used, gradient, self.matrix[:, rows], constant, variance)
 
     @staticmethod
     def beside(parts: Sequence[Taylor]) -> Taylor:
@@ -80,8 +81,10 @@ class Taylor:
         Returns:
             The expansion at all rows, in the given order.
         """
-        joined = map(torch.cat, zip(*((*part.tensors, part.variance) for part in parts), strict=True))
-        return Taylor(parts[0].sites, parts[0].used, *joined)
+        named = ("gradient", "constant", "variance")
+        gradient, constant, variance = (torch.cat([getattr(part, name) for part in parts]) for name in named)
+        matrix = torch.cat([part.matrix for part in parts], dim=1)
+        return Taylor(parts[0].sites, parts[0].used, gradient, matrix, constant, variance)
 
     def values(self, masks: Sequence[Tensor | None], rows: int) -> Tensor:
         """Q for a chunk of masks.
@@ -102,19 +105,20 @@ class Taylor:
         bits = torch.cat([bits.expand(-1, several, -1) for bits in centred], dim=-1).transpose(0, 1)
         passes = bits.shape[1]
         xi = nn.functional.pad(bits, (0, 0, 0, -passes % _TOGETHER))
-        at_once = max(1, _AT_ONCE // (passes * self.gradient[0].numel()))
+        numbers = _AT_ONCE if several > 1 else _AT_ONCE_OF_SHARED
+        at_once = max(1, numbers // (passes * self.gradient[0].numel()))
         edges = [*range(0, rows, at_once), rows]
         sums = [self._sums(xi if several == 1 else xi[a:b], slice(a, b)) for a, b in pairwise(edges)]
         return torch.cat(sums)[:, :passes].transpose(0, 1) - self.constant
 
     def _sums(self, xi: Tensor, rows: slice) -> Tensor:
         """g·ξ + ½ ξᵀHξ at some rows, (rows, passes, width), for ξ of (rows, or 1, passes, units)."""
-        gradient, matrix = self.gradient[rows], self.matrix[rows]
+        gradient, matrix = self.gradient[rows], self.matrix[:, rows]
         width, units = gradient.shape[1:]
         if len(xi) == 1:
-            product = (xi[0] @ matrix.flatten(0, 2).mT).unflatten(-1, (-1, width, units)).transpose(0, 1)
+            product = (xi[0] @ matrix.flatten(1)).unflatten(-1, (-1, width, units)).transpose(0, 1)
         else:
-            product = torch.bmm(xi, matrix.flatten(1, 2).mT).unflatten(-1, (width, units))
+            product = torch.bmm(xi, matrix.flatten(2).transpose(0, 1)).unflatten(-1, (width, units))
         return torch.add(gradient[:, None], product, alpha=0.5).mul_(xi[:, :, None]).sum(dim=-1)
 
 
@@ -219,7 +223,7 @@ def fit_taylor(sampler: DropoutSampler, program: Program, batch: Batch, averaged
     gradient, matrix = program.run_cached(compute, (name, *batch.values), ())
     kept = torch.cat([_kept(site, averaged_out.get(site.index), gradient) for site in sites], dim=-1)
     if not kept.all():
-        gradient, matrix = gradient * kept, matrix * kept[:, :, None] * kept[:, None, :]
+        gradient, matrix = gradient * kept, matrix * kept * kept.T[:, None, :, None]
     used = tuple(site in sites for site in program.sites)
     moments = _moments(sites, gradient, matrix)
     return Taylor(program.sites, used, gradient, matrix, *moments), taylor_cost(sampler, program, batch, averaged_out)
@@ -234,9 +238,13 @@ def _kept(site: Site, averaged_out: Tensor | None, gradient: Tensor) -> Tensor:
 def _moments(sites: Sequence[Site], gradient: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
     """½ Σ H_uu p q, and the variance, both (rows, width)."""
     spread = torch.cat([gradient.new_full((site.units,), math.sqrt(site.p * (1.0 - site.p))) for site in sites])
-    slopes, diagonal = gradient * spread, matrix.diagonal(dim1=-2, dim2=-1) * spread.square()
+    slopes = gradient * spread
+    diagonal = matrix.diagonal(dim1=0, dim2=3) * spread.square()
     unit = binary_scale(torch.maximum(slopes.abs().amax(dim=-1), diagonal.abs().amax(dim=-1)))
-    scaled = torch.stack([slopes, diagonal]) / unit[..., None]
-    squares = ((matrix * spread).mul_(spread[:, None]).div_(unit[..., None, None]).square_()).sum(dim=(-1, -2))
-    variance = variance_of_form(sites, scaled[0], scaled[1], squares)
+    scaled = matrix if is_usual(unit) else matrix / unit[..., None]
+    blocks = scaled.split([site.units for site in sites], dim=-1)
+    norms = [torch.linalg.vector_norm(block, dim=-1).square() for block in blocks]  # (units, rows, width)
+    squares = sum(norm * (site.p * (1.0 - site.p)) for norm, site in zip(norms, sites, strict=True))
+    squares = torch.einsum("unk,u->nk", squares, spread.square())
+    variance = variance_of_form(sites, slopes / unit[..., None], diagonal / unit[..., None], squares)
     return diagonal.sum(dim=-1) / 2, variance.double() * unit.double().square()
