@@ -67,6 +67,9 @@ def cases() -> Iterator[Case]:
     """Ordinary data sets, with plain passes and with the default method."""
     model, x = digits()
     yield Case("digits, softmax", model, x, 0.003, 0.001, {"outputs": "logits", "quantities": ("mean", "variance")})
+    yield Case(
+        "digits, softmax, tighter", model, x, 0.002, 0.0007, {"outputs": "logits", "quantities": ("mean", "variance")}
+    )
     yield Case("breast cancer", *regressor("breast cancer"), 0.004, 0.0002)
     yield Case("diabetes", *regressor("diabetes"), 0.004, 0.001)
     network = pinn.pretrained("boundary-layer").model
