@@ -72,8 +72,8 @@ def test_slow_tests_that_are_listed_exist():
         assert re.search(rf"^def {name}\(", text(path), re.M), line
 
 
-@pytest.mark.parametrize("script", sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py")))
-def test_benchmarks_use_names_that_there_are(script, monkeypatch):
+def test_benchmarks_use_names_that_there_are(monkeypatch):
     pytest.importorskip("sklearn", reason="benchmarks train on its data")
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    assert importlib.import_module(script).__doc__
+    for script in (ROOT / "benchmarks").glob("*.py"):
+        assert importlib.import_module(script.stem).__doc__

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,9 +12,9 @@ from mlmc_dropout.surrogates.derivatives import DerivativeError
 from mlmc_dropout.surrogates.linear import linearise, supported
 from mlmc_dropout.surrogates.linear_head import heads_of, outputs_by_head
 from mlmc_dropout.surrogates.taylor import Taylor, fit_taylor, taylor_cost, value_cost
-from testing.oracles import source_of, z_limit
+from testing.oracles import source_of
 from testing.zoo import ZOO
-from tests.surrogates.test_quadratic import Bent, every_mask, small
+from tests.surrogates.test_quadratic import Bent, agrees_with_passes, has_the_moments_of_all_masks, small
 
 pytestmark = pytest.mark.filterwarnings("ignore::mlmc_dropout.FallbackWarning")
 
@@ -34,13 +33,7 @@ def masks_of(source, passes, seed=9):
 @pytest.mark.parametrize(("p", "q"), [(0.1, 0.1), (0.5, 0.2), (0.7, 0.05)])
 def test_mean_and_variance_are_those_of_all_masks(p, q):
     source = source_of(*small(p, q))
-    form = taylor(source)
-    masks, weights = every_mask(source.program, 2)
-    values = form.values(masks, 2)
-    mean = torch.einsum("t,tnk->nk", weights, values)
-    variance = torch.einsum("t,tnk->nk", weights, (values - mean).square())
-    assert mean.abs().max() < 1e-12
-    torch.testing.assert_close(variance, form.variance, rtol=1e-10, atol=1e-14)
+    assert has_the_moments_of_all_masks(taylor(source), source.program)
 
 
 def test_the_skewness_of_the_masks_matters():
@@ -87,15 +80,7 @@ def test_mean_and_variance_across_the_zoo(name):
         form = taylor(source)
     except DerivativeError:
         pytest.skip("cannot be differentiated twice")
-    passes = 2000
-    values = form.values(masks_of(source, passes), source.batch.rows).double().numpy()
-    known = form.variance.numpy()
-    alive = known > 1e-12 * known.max()
-    z = values.mean(axis=0)[alive] / np.sqrt(known[alive] / passes)
-    squares = values[:, alive] ** 2
-    z_V = (squares.mean(axis=0) - known[alive]) / (squares.std(axis=0) / np.sqrt(passes))
-    assert np.abs(z).max(initial=0.0) < z_limit(z.size * len(ZOO)) + 0.2
-    assert np.abs(z_V).max(initial=0.0) < z_limit(z.size * len(ZOO)) + 1.0  # heavy tails: squares of squares
+    assert agrees_with_passes(form, source)
 
 
 def test_masks_that_are_averaged_out_play_no_part():
