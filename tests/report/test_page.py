@@ -19,7 +19,7 @@ from torch import nn
 
 import mlmc_dropout as md
 from mlmc_dropout import theory
-from mlmc_dropout.errors import RunDirectoryError
+from mlmc_dropout.errors import InputError, RunDirectoryError
 from mlmc_dropout.report import write_page, write_result_page
 from mlmc_dropout.report.folder import write_folder
 from mlmc_dropout.report.formats import ratio, short
@@ -313,3 +313,10 @@ def test_files_keep_the_passes_of_plain_averaging(model, tmp_path):
         result = md.estimate(model, x, method="control-variate", budget=budget)
         again = md.load_result(result.save(tmp_path / f"{budget}.npz"))
         np.testing.assert_equal(again.plain_passes, result.plain_passes)
+
+
+@pytest.mark.parametrize("width", [1, 40])
+def test_inputs_of_another_number_are_refused_shown_or_not(model, tmp_path, width):
+    result = md.estimate(model, np.linspace(0, 1, 9)[:, None], method="pooled", budget=50)
+    with pytest.raises(InputError, match="there are 7 inputs for 9 results"):
+        write_result_page(result, tmp_path / "page.html", np.zeros((7, width)))

@@ -17,6 +17,7 @@ from mlmc_dropout.result import Status
 from mlmc_dropout.runtime import checkpoint
 from mlmc_dropout.runtime.run import Run
 from testing.runs import METHODS, Shuffled, digest, small
+from testing.treacherous import TREACHEROUS, inputs
 from testing.zoo import ZOO
 
 ROWS = 24
@@ -299,3 +300,12 @@ def test_a_missed_tolerance_is_told_by_the_standard_errors_that_are_reported():
     assert result.status is md.Status.BUDGET_EXHAUSTED
     (note,) = [note for note in result.notes if "have not met" in note]
     assert f"is {float(result.mean_stderr.max()) / 1e-5:.3g} times the tolerance" in note
+
+
+def test_a_note_says_where_standard_errors_allow_for_rare_masks():
+    words = "allow for rare masks"
+    found = md.estimate(TREACHEROUS["gate"]().eval(), inputs(), method="pooled", tolerance=0.02, budget=200)
+    assert any(words in note for note in found.notes)
+    model, x = small()
+    calm = md.estimate(model, x, method="pooled", tolerance=0.01)
+    assert not any(words in note for note in calm.notes)

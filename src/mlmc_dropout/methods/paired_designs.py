@@ -303,7 +303,8 @@ class BoundDesigns(NoRefinement):
             yield self.reason
         if self.heads:
             names = ", ".join(map(repr, self.heads))
-            yield f"The outputs are affine in the units dropped at {names}, which were averaged out in closed form."
+            sites = "site" if len(self.heads) == 1 else "sites"
+            yield f"The outputs are affine in the units dropped at {sites} {names}, which were averaged out exactly."
         without = next((part.without_heads for part in self.parts if part.without_heads), "")
         if without and not self.reason:
             yield f"No dropout was averaged out in closed form, for lack of derivatives ({without})."

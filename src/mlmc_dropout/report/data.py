@@ -37,6 +37,7 @@ class PageData:
         class_names: Names of the output components of a classifier.
         passes: Outputs of single passes of some inputs, (passes, some inputs, components).
         pass_rows: Which inputs these are.
+        inputs: How many inputs were given, if they are one array, kept or not.
     """
 
     x: NDArray[np.float64] | None = None
@@ -45,6 +46,7 @@ class PageData:
     class_names: tuple[str, ...] = ()
     passes: NDArray[np.float64] | None = None
     pass_rows: tuple[int, ...] = ()
+    inputs: int | None = None
 
     @classmethod
     def of(
@@ -68,7 +70,7 @@ class PageData:
             What the page can show.
         """
         names = tuple(map(str, feature_names)) or tuple(map(str, getattr(x, "columns", ())))
-        kept = _table(x)
+        kept, counted = _table(x), len(x) if hasattr(x, "shape") and len(x.shape) else None
         rows = sorted(passes or {})
         drawn = (
             [np.reshape(np.asarray(passes[i], dtype=np.float64), (len(passes[i]), -1)) for i in rows] if passes else []
@@ -80,6 +82,7 @@ class PageData:
             tuple(map(str, class_names)),
             np.stack(drawn, axis=1) if drawn else None,
             tuple(rows),
+            counted,
         )
 
     def check(self, result: Result) -> None:
@@ -92,9 +95,9 @@ class PageData:
             InputError: If numbers of inputs, labels or class names do not fit.
         """
         rows, width = len(leaves(result.mean)[0]), result.structure.width
-        for name, values in (("inputs", self.x), ("labels", self.labels)):
-            if values is not None and len(values) != rows:
-                raise InputError(f"there are {len(values)} {name} for {rows} results; give one for each")
+        for name, number in (("inputs", self.inputs), ("labels", None if self.labels is None else len(self.labels))):
+            if number is not None and number != rows:
+                raise InputError(f"there are {number} {name} for {rows} results; give one for each")
         check_class_names(result, self.class_names)
         if self.labels is None:
             return
@@ -128,7 +131,7 @@ class PageData:
             What fits, and sentences about what does not.
         """
         data, problems = self, []
-        for empty in ({"class_names": ()}, {"labels": None}, {"x": None, "feature_names": ()}):
+        for empty in ({"class_names": ()}, {"labels": None}, {"x": None, "feature_names": (), "inputs": None}):
             kept = replace(PageData(), **{name: getattr(data, name) for name in empty})
             try:
                 kept.check(result)

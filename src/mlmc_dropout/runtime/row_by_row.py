@@ -72,6 +72,9 @@ class Choice:
     needs: Needs
 
 
+NOTED = 2.0  # times as large as by the passes alone: standard errors of which a note is due
+
+
 class RowByRow:
     """Looks at the cohorts of a batch.
 
@@ -211,12 +214,14 @@ class RowByRow:
         Returns:
             Estimates of all rows, and what is said of them.
         """
-        standings = self._allowing(self._standings(progress))
+        plain = self._standings(progress)
+        standings = self._allowing(plain)
         shown = [(each.cohort.rows, self.shown(each.estimates)) for each in standings]
         verdict = self._verdict(standings)
         if verdict is not None:
             return _decided(verdict, shown)
         found, passes = join_estimates(shown), passes_of_rows(shown)
+        found = replace(found, notes=(*found.notes, *_allowances(plain, standings)))
         if not self.goal.has_tolerance:
             return Outcome(found, Status.COMPLETED, passes=passes)
         after = [replace(each, estimates=estimates) for each, (_, estimates) in zip(standings, shown, strict=True)]
@@ -250,6 +255,20 @@ class RowByRow:
         verdict = self._verdict(standings)
         passes = passes_of_rows(parts)
         return join_estimates(parts if verdict is None else _with_decisions(verdict, parts)), passes
+
+
+def _allowances(plain: Sequence[Standing], allowed: Sequence[Standing]) -> Iterator[str]:
+    """Why standard errors are larger than the passes show, where they are much larger."""
+    pairs = [(a.estimates, b.estimates) for a, b in zip(plain, allowed, strict=True)]
+    raised = [
+        (b.mean_stderr > NOTED * a.mean_stderr) | (b.variance_stderr > NOTED * a.variance_stderr) for a, b in pairs
+    ]
+    rows, number = sum(map(len, raised)), sum(int(each.any(axis=1).sum()) for each in raised)
+    if number:
+        yield (
+            f"Standard errors of {number} of {rows} inputs allow for rare masks that have not come up yet, and are "
+            f"more than {NOTED:g} times what their passes show by themselves."
+        )
 
 
 def _with_decisions(verdict: Verdict, shown: Sequence[tuple[Rows, Estimates]]) -> list[tuple[Rows, Estimates]]:
