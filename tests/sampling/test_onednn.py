@@ -44,9 +44,10 @@ def test_a_row_has_the_same_bits_beside_any_others_and_on_any_threads(inputs, th
 
 
 @pytest.mark.parametrize(
-    ("shape", "used"), [((8, 8), True), ((16, 8192), True), ((16, 8193), False), ((16, 7), False), ((7, 16), False)]
+    ("shape", "used"),
+    [((8, 8), True), ((16, 8192), True), ((16, 8193), False), ((16, 7), False), ((7, 16), False), ((40_000, 8), False)],
 )
-def test_onednn_computes_what_is_neither_narrow_nor_deep(shape, used, monkeypatch):
+def test_onednn_computes_what_is_neither_narrow_nor_deep_nor_broad(shape, used, monkeypatch):
     """The test above would pass without it, too."""
     calls = []
     monkeypatch.setattr(linear_maps, "_by_onednn", lambda x, *rest: calls.append(1) or F.linear(x, *rest))

@@ -17,6 +17,7 @@ __all__ = ["linear_map", "suits_onednn"]
 _HAS_ONEDNN_LINEAR = hasattr(torch.ops.mkldnn, "_linear_pointwise")  # what torch.compile calls for linear maps
 _WIDE = 8  # inputs and outputs below which a product is no work for oneDNN
 _DEEP = 8192  # inputs up to which its threads do not share the sum of a row (seen above 16384), which changes bits
+_BROAD = 1 << 15  # outputs: the weights of more are read once per few passes, and arranging them takes longer
 _ROWS = 16  # linear maps are computed for multiples of so many rows
 
 
@@ -65,6 +66,7 @@ def _onednn_pays(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     given = [weight] if bias is None else [weight, bias]
     plain = all(type(t) in (Tensor, nn.Parameter) and t.dtype == torch.float32 for t in given)
     plain = plain and not torch.is_autocast_enabled("cpu")  # which would compute torch's own in half precision
+    plain = plain and len(weight) <= _BROAD
     return (
         plain and min(weight.shape) >= _WIDE and weight.shape[1] <= _DEEP and suits_onednn(input) and _HAS_ONEDNN_LINEAR
     )
