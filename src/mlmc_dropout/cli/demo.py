@@ -27,7 +27,7 @@ GAIN = (
 
 
 def demo(
-    budget: Annotated[float, typer.Option(help="Passes per input.")] = 1000.0,
+    budget: Annotated[float, typer.Option(help="Passes per input.")] = 2000.0,
     seed: Annotated[int, typer.Option(help="Every mask follows from it.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for results and the page.")] = FOLDER,
     show: Open = False,

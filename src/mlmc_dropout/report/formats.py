@@ -97,7 +97,11 @@ def ratio(value: float, digits: int = 2, plain: bool = False) -> str:
     Examples:
         >>> ratio(2.187), ratio(0.5), ratio(1e30)
         ('2.2×', '0.5×', 'over 10⁶×')
+        >>> ratio(float("nan"))  # not known
+        '–'
     """
+    if math.isnan(value):
+        return "–"
     if value >= NOTHING_LEFT:
         return "over 1e6×" if plain else "over 10⁶×"
     return f"{short(value, digits, plain)}×"
