@@ -33,4 +33,4 @@ def test_the_tables_are_those_of_the_commands():
     script = _script()
     assert script.refreshed(PAGE) == PAGE, "run  python scripts/command_options.py"
     assert script.refreshed(PAGE.replace("| `1000` |", "| `10` |", 1)) == PAGE  # a wrong default is put right
-    assert "| `--budget` | Passes per input | `1000` |" in script.table("demo")
+    assert "| `--budget` | Passes per input | `2000` |" in script.table("demo")
