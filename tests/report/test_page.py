@@ -21,6 +21,7 @@ import mlmc_dropout as md
 from mlmc_dropout import theory
 from mlmc_dropout.errors import InputError, RunDirectoryError
 from mlmc_dropout.report import write_page, write_result_page
+from mlmc_dropout.report.data import PageData
 from mlmc_dropout.report.folder import write_folder
 from mlmc_dropout.report.formats import ratio, short
 from mlmc_dropout.report.numbers import compare
@@ -320,3 +321,10 @@ def test_inputs_of_another_number_are_refused_shown_or_not(model, tmp_path, widt
     result = md.estimate(model, np.linspace(0, 1, 9)[:, None], method="pooled", budget=50)
     with pytest.raises(InputError, match="there are 7 inputs for 9 results"):
         write_result_page(result, tmp_path / "page.html", np.zeros((7, width)))
+
+
+def test_inputs_of_another_number_are_refused_when_they_were_kept_in_a_file(model, tmp_path):
+    result = md.estimate(model, np.linspace(0, 1, 9)[:, None], method="pooled", budget=50)
+    PageData.of(np.zeros((7, 1))).save(tmp_path / "page.npz")
+    with pytest.raises(InputError, match="there are 7 inputs for 9 results"):
+        PageData.load(tmp_path / "page.npz").check(result)

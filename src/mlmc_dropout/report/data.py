@@ -95,7 +95,8 @@ class PageData:
             InputError: If numbers of inputs, labels or class names do not fit.
         """
         rows, width = len(leaves(result.mean)[0]), result.structure.width
-        for name, number in (("inputs", self.inputs), ("labels", None if self.labels is None else len(self.labels))):
+        inputs = self.inputs if self.x is None else len(self.x)
+        for name, number in (("inputs", inputs), ("labels", None if self.labels is None else len(self.labels))):
             if number is not None and number != rows:
                 raise InputError(f"there are {number} {name} for {rows} results; give one for each")
         check_class_names(result, self.class_names)
